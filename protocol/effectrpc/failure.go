@@ -1,0 +1,81 @@
+package effectrpc
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// RemoteError is an error that a method declares: an object with its own _tag
+// and fields. The client half returns it for a failed call; a stream's source
+// may return it to end the stream with it.
+type RemoteError struct {
+	Tag  string
+	Body json.RawMessage // the whole object
+}
+
+func (e *RemoteError) Error() string { return e.Tag }
+
+// Defect is a failure that a method does not declare: a fault, an unknown method,
+// an undecodable payload, or one of the named refusals such as BusyError.
+type Defect struct {
+	Name    string // empty when the defect is only a text
+	Message string
+}
+
+func (d *Defect) Error() string {
+	if d.Name == "" {
+		return d.Message
+	}
+	return d.Name + ": " + d.Message
+}
+
+// MarshalJSON writes a defect as {"name","message"}, or as a text when it has no
+// name; clients take the first for an error of their own language.
+func (d *Defect) MarshalJSON() ([]byte, error) {
+	if d.Name == "" {
+		return json.Marshal(d.Message)
+	}
+	return json.Marshal(struct {
+		Name    string `json:"name"`
+		Message string `json:"message"`
+	}{d.Name, d.Message})
+}
+
+// parseRemoteError reads the error of a Fail.
+func parseRemoteError(body json.RawMessage) *RemoteError {
+	e := &RemoteError{Body: body}
+	if body == nil {
+		return e
+	}
+	members(body, func(key []byte, value json.RawMessage) {
+		if string(key) == "_tag" && isString(value) {
+			e.Tag = string(stringBytes(value))
+		}
+	})
+	return e
+}
+
+// parseDefect reads any JSON value as a defect; what is neither a text nor has a
+// message is kept as its JSON.
+func parseDefect(body json.RawMessage) *Defect {
+	d := &Defect{Message: string(bytes.TrimSpace(body))}
+	if body == nil {
+		return d
+	}
+	if isString(body) {
+		d.Message = string(stringBytes(body))
+		return d
+	}
+	members(body, func(key []byte, value json.RawMessage) {
+		if !isString(value) {
+			return
+		}
+		switch string(key) {
+		case "name":
+			d.Name = string(stringBytes(value))
+		case "message":
+			d.Message = string(stringBytes(value))
+		}
+	})
+	return d
+}
