@@ -1,0 +1,192 @@
+// Package credentials finds the key for a model: the user's settings first,
+// then the model's entry, then the provider's environment variables, then a
+// stored login.
+//
+// Keys are read when a request is built and belong to nobody else: nothing
+// here keeps, logs or prints one, and no failure shows one, not even one that
+// stands where it should not. Nothing here writes.
+package credentials
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"codework/messages"
+)
+
+// Lookup returns the value of an environment variable: of the caller's world
+// first, then of the process, as whoever builds the request decides.
+type Lookup = func(name string) (value string, ok bool)
+
+// Sources of a key that are not a variable of the provider, whose source is
+// the variable's name.
+const (
+	// SourceSettings is the apiKey of an option block.
+	SourceSettings = "model.options.apiKey"
+	// SourceProvider is the key of the model's own entry.
+	SourceProvider = "provider.key"
+	// SourceLogin is a login stored in the credential file.
+	SourceLogin = "login"
+	// SourceEditor is a Copilot login that an editor stored.
+	SourceEditor = "editor login"
+)
+
+// Resolve returns the key for a model and where it was found. A provider that
+// names no variable and no key needs none: both are empty then. settingsKey is
+// the "${NAME}" of the settings, or empty; file is the credential file.
+//
+// A reference that leads nowhere fails instead of falling through to the next
+// source: a person who names a variable means that account and no other.
+func Resolve(model messages.Model, settingsKey string, lookup Lookup, file string) (key, source string, failure *messages.Failure) {
+	named := []struct{ source, value string }{
+		{SourceSettings, settingsKey},
+		{SourceProvider, model.Provider.Key},
+	}
+	for _, n := range named {
+		if n.value == "" {
+			continue
+		}
+		if _, ok := reference(n.value); !ok {
+			return "", "", literalKey(n.source)
+		}
+		key, failure := expand(n.source, n.value, lookup)
+		return key, n.source, failure
+	}
+
+	early, late := model.Provider.Env, []string(nil)
+	login, hasLogin := logins[model.Provider.ID]
+	if hasLogin {
+		early, late = login.variables(model.Provider.Env)
+	}
+	for _, name := range early {
+		if key, failure := fromVariable(name, lookup); key != "" || failure != nil {
+			return key, name, failure
+		}
+	}
+	if !hasLogin {
+		if len(early) == 0 {
+			return "", "", nil
+		}
+		return "", "", missing(model.Provider, early)
+	}
+	stored, failure := ReadLogin(file, model.Provider.ID)
+	if failure != nil {
+		return "", "", failure
+	}
+	if stored != nil {
+		if stored.expired() {
+			return "", "", &messages.Failure{
+				Type:    messages.FailAuthentication,
+				Code:    messages.CodeExpired,
+				Message: "the stored login for " + model.Provider.ID + " has expired",
+				Hint:    "renew it with: codework " + login.renew() + " --" + model.Provider.ID,
+			}
+		}
+		return stored.Access, SourceLogin, nil
+	}
+	for _, name := range late {
+		if key, failure := fromVariable(name, lookup); failure == nil && copilotToken(key) {
+			return key, name, nil
+		}
+	}
+	if model.Provider.ID == copilotID {
+		if key := editorToken(lookup); key != "" {
+			return key, SourceEditor, nil
+		}
+	}
+	return "", "", missing(model.Provider, early)
+}
+
+// Expand gives the value that a setting stands for: what the variable NAME
+// holds when the whole of it is "${NAME}", itself otherwise. The result is not
+// expanded again, so it may hold a "$". A variable that is unset or empty is a
+// *messages.Failure that names it and the setting.
+func Expand(setting, value string, lookup Lookup) (string, error) {
+	expanded, failure := expand(setting, value, lookup)
+	if failure != nil {
+		return "", failure
+	}
+	return expanded, nil
+}
+
+func expand(setting, value string, lookup Lookup) (string, *messages.Failure) {
+	name, ok := reference(value)
+	if !ok {
+		return value, nil
+	}
+	got, failure := fromVariable(name, lookup)
+	if failure == nil && got == "" {
+		failure = &messages.Failure{
+			Type:    messages.FailAuthentication,
+			Code:    messages.CodeMissing,
+			Message: fmt.Sprintf("%s is not set, but %s asks for it", name, setting),
+			Hint:    fmt.Sprintf("set %s, or take it out of %s", name, setting),
+		}
+	}
+	return got, failure
+}
+
+// fromVariable returns a variable's value without the blanks and line ends
+// that copying leaves around keys; empty when there is none.
+func fromVariable(name string, lookup Lookup) (string, *messages.Failure) {
+	value, _ := lookup(name)
+	value = strings.TrimSpace(value)
+	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", &messages.Failure{
+			Type:    messages.FailAuthentication,
+			Code:    messages.CodeInvalid,
+			Message: name + " holds a line break or another control character",
+			Hint:    "set " + name + " to the key alone",
+		}
+	}
+	return value, nil
+}
+
+// reference returns the name in "${NAME}".
+func reference(value string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(value, "${")
+	if !ok {
+		return "", false
+	}
+	name, ok = strings.CutSuffix(name, "}")
+	return name, ok && isName(name)
+}
+
+func isName(s string) bool {
+	for i, r := range s {
+		letter := r == '_' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
+		if !letter && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// literalKey refuses a key that was written into a file, without showing it.
+func literalKey(setting string) *messages.Failure {
+	return &messages.Failure{
+		Type:    messages.FailConfiguration,
+		Message: setting + ` must name a variable, as "${NAME}"`,
+		Hint:    "put the key into an environment variable and name that",
+	}
+}
+
+// missing says which variable or command gives a key.
+func missing(p messages.ModelProvider, names []string) *messages.Failure {
+	f := &messages.Failure{
+		Type:    messages.FailAuthentication,
+		Code:    messages.CodeMissing,
+		Message: "no key for " + p.ID,
+	}
+	var ways []string
+	if l, ok := logins[p.ID]; ok {
+		ways = append(ways, "sign in with: codework auth login --"+p.ID)
+		names = l.own
+	}
+	if len(names) > 0 {
+		ways = append(ways, "set "+strings.Join(slices.Compact(slices.Clone(names)), " or "))
+	}
+	f.Hint = strings.Join(ways, "; or ") + "; or try it without a key: --model offline/guide"
+	return f
+}
