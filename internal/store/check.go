@@ -1,0 +1,161 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"codework/messages"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+// Check says what is wrong with what the store has of a session, one line
+// each; nothing when all is well.
+func (s *Store) Check(ctx context.Context, session string) ([]string, error) {
+	f, err := s.examine(ctx, session)
+	return f.lines(), err
+}
+
+// Repair mends what Check finds and returns what it found. Events that are not
+// good, and those behind them, are taken out of the log and kept apart, so
+// that the session can be continued behind its last good event. Nobody may
+// hold the session in memory meanwhile.
+func (s *Store) Repair(ctx context.Context, session string) ([]string, error) {
+	type result struct {
+		f   findings
+		err error
+	}
+	answer := make(chan result, 1)
+	var f findings
+	s.commit.push(&item{
+		call: func() (err error) {
+			if f, err = s.examine(ctx, session); err == nil {
+				err = s.commit.repair(session, f)
+			}
+			return err
+		},
+		done: func(err error) { answer <- result{f, err} },
+	})
+	select {
+	case r := <-answer:
+		return r.f.lines(), r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// findings is what examine saw.
+type findings struct {
+	damage  *Damage
+	last    int64    // position of the last good event
+	missing bool     // no row in the list index
+	extra   [][]byte // rows of the index that are wrong
+	updated int64
+}
+
+func (f findings) lines() []string {
+	var out []string
+	if f.damage != nil {
+		out = append(out, fmt.Sprintf("log is damaged at event %d: %s", f.damage.Seq, f.damage.Reason))
+	}
+	if f.missing {
+		out = append(out, "session is missing in the list")
+	}
+	if n := len(f.extra); n > 0 {
+		out = append(out, fmt.Sprintf("session has %d outdated entries in the list", n))
+	}
+	return out
+}
+
+func (s *Store) examine(ctx context.Context, session string) (findings, error) {
+	f := findings{missing: true}
+	err := s.view(func(txn *badger.Txn) error {
+		r, err := s.record(txn, session)
+		if err != nil {
+			return err
+		}
+		f.updated = r.UpdatedAt
+		c := &chain{s: s, session: session}
+		err = s.eachEvent(ctx, txn, c, 0, func(messages.Event) error { return nil })
+		if err != nil && !errors.As(err, &f.damage) {
+			return err
+		}
+		f.last = c.head.Seq
+		want := string(indexKey(r.UpdatedAt, session))
+		return eachKey(txn, []byte(indexPrefix), func(key []byte) bool {
+			switch id, ok := indexedSession(key); {
+			case string(key) == want:
+				f.missing = false
+			case ok && id == session:
+				f.extra = append(f.extra, append([]byte(nil), key...))
+			}
+			return true
+		})
+	})
+	return f, readError("session "+session, err)
+}
+
+// repair runs in the committer's goroutine: nothing else writes meanwhile.
+func (c *committer) repair(session string, f findings) error {
+	if err := c.s.space.check(maxBatchBytes); err != nil {
+		return err
+	}
+	delete(c.heads, session)
+	if f.damage != nil {
+		for more := true; more; {
+			var err error
+			if more, err = c.moveAway(session, f.last); err != nil {
+				return writeError(c.s.where(), err)
+			}
+		}
+	}
+	if !f.missing && len(f.extra) == 0 {
+		return nil
+	}
+	err := c.s.db.Update(func(txn *badger.Txn) error {
+		for _, k := range f.extra {
+			if err := txn.Delete(k); err != nil {
+				return err
+			}
+		}
+		return txn.Set(indexKey(f.updated, session), nil)
+	})
+	if err != nil {
+		return writeError(c.s.where(), err)
+	}
+	return nil
+}
+
+// moveAway takes events behind a position out of the log, as many as one
+// transaction holds, the first ones first: a log that is cut off half way
+// through this is as damaged as before.
+func (c *committer) moveAway(session string, last int64) (more bool, err error) {
+	var p prepared
+	prefix := []byte(eventPrefix + session + "/")
+	err = c.s.db.View(func(txn *badger.Txn) error {
+		opt := badger.DefaultIteratorOptions
+		opt.PrefetchValues = false
+		opt.Prefix = prefix
+		it := txn.NewIterator(opt)
+		defer it.Close()
+		for it.Seek(eventKey(session, last+1)); it.Valid(); it.Next() {
+			key := it.Item().KeyCopy(nil)
+			value, err := it.Item().ValueCopy(nil)
+			if err != nil {
+				return err
+			}
+			if len(p.rows) > 0 && p.bytes+len(value) > groupBytes || len(p.rows) >= 2*groupEvents {
+				more = true
+				return nil
+			}
+			p.set(removedKey(session, seqOf(key)), value)
+			p.remove(key)
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	return more, c.s.db.Update(p.put)
+}

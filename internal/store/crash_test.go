@@ -1,0 +1,126 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// crashRounds is how often TestAcknowledgedEventsSurviveKill kills.
+var crashRounds = flag.Int("crash-rounds", 20, "rounds of the kill test")
+
+// childEnv makes the test binary append to the store it names until killed.
+const childEnv = "STORE_TEST_APPEND_TO"
+
+// childSessions is how many sessions the child writes at once.
+const childSessions = 8
+
+// appendForEver appends to a few sessions and prints "session seq" for each
+// event that was acknowledged.
+func appendForEver(dir string) {
+	s, err := Open(context.Background(), Options{Dir: dir})
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	var out sync.Mutex
+	var wg sync.WaitGroup
+	for i := range childSessions {
+		id := fmt.Sprint("ses_", i)
+		var last int64
+		b := Batch{Session: id}
+		if snap, err := s.Load(context.Background(), id); err == nil {
+			if last = snap.Head.Seq; snap.Damaged != nil {
+				fmt.Println("error", snap.Damaged)
+				os.Exit(1)
+			}
+		}
+		wg.Go(func() {
+			for {
+				b.Record = session(id, "T", last+1)
+				b.Events = events(id, last, 1+int(last)%3)
+				if err := commit(s, b); err != nil {
+					fmt.Println("error", err)
+					os.Exit(1)
+				}
+				last += int64(len(b.Events))
+				out.Lock()
+				fmt.Println(id, last)
+				out.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// runChild lets a child append for a while, kills it and notes what it
+// acknowledged.
+func runChild(t *testing.T, dir string, acked map[string]int64) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	first := true
+	for lines.Scan() {
+		if first {
+			first = false
+			time.AfterFunc(time.Duration(rand.IntN(60_000))*time.Microsecond, func() { cmd.Process.Kill() })
+		}
+		id, n, _ := strings.Cut(lines.Text(), " ")
+		seq, err := strconv.ParseInt(n, 10, 64)
+		if err != nil {
+			if id == "error" {
+				t.Fatal(lines.Text())
+			}
+			break // the last line may be cut
+		}
+		acked[id] = max(acked[id], seq)
+	}
+	cmd.Wait() // killed: nothing to learn from its error
+	if first {
+		t.Fatal("child acknowledged nothing")
+	}
+}
+
+func TestAcknowledgedEventsSurviveKill(t *testing.T) {
+	dir := t.TempDir()
+	acked := make(map[string]int64)
+	for range *crashRounds {
+		runChild(t, dir, acked)
+		s, err := Open(context.Background(), Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, seq := range acked {
+			snap := mustLoad(t, s, id)
+			if snap.Damaged != nil || snap.Head.Seq < seq {
+				t.Errorf("%s: acknowledged %d, found %d, damage %v", id, seq, snap.Head.Seq, snap.Damaged)
+			}
+			if problems, err := s.Check(context.Background(), id); err != nil || problems != nil {
+				t.Errorf("%s: %q %v", id, problems, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(acked) != childSessions {
+		t.Errorf("only %d sessions were written", len(acked))
+	}
+}

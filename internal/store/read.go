@@ -1,0 +1,342 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"codework/messages"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+// Snapshot is a session as the store has it.
+type Snapshot struct {
+	Record  messages.SessionRecord
+	Events  []messages.Event // in order; the good ones when the log is damaged
+	Started []string         // tool calls that were started and have no result
+	Head    Head             // of the last event in Events
+	// Damaged says what is wrong with the log, nil for a whole one. Nothing
+	// can be appended behind Events before Repair took out the rest.
+	Damaged *Damage
+}
+
+// Damage is where a log stops making sense.
+type Damage struct {
+	Session string
+	Seq     int64 // of the first event that is not good
+	Reason  string
+}
+
+func (d *Damage) Error() string {
+	return fmt.Sprintf("log of session %s is damaged at event %d: %s", d.Session, d.Seq, d.Reason)
+}
+
+// chain follows a log and finds where it breaks.
+type chain struct {
+	s       *Store
+	session string
+	started bool // an event, or the position to start behind, was seen
+	head    Head
+}
+
+// next returns the event of a row, or the damage.
+func (c *chain) next(key, value []byte) (messages.Event, error) {
+	seq := seqOf(key)
+	damage := func(at int64, format string, a ...any) error {
+		return &Damage{Session: c.session, Seq: at, Reason: fmt.Sprintf(format, a...)}
+	}
+	r, err := decodeRecord(value)
+	if err != nil {
+		return messages.Event{}, damage(seq, "%v", err)
+	}
+	switch {
+	case c.started:
+		if seq != c.head.Seq+1 {
+			return messages.Event{}, damage(c.head.Seq+1, "it is missing; the next one is %d", seq)
+		}
+		if r.flags&flagBase != 0 || r.prev != c.head.Hash {
+			return messages.Event{}, damage(seq, "it does not follow the event before")
+		}
+	case r.flags&flagBase != 0: // a fork brings its own start
+	case seq != 1:
+		return messages.Event{}, damage(1, "it is missing; the first one is %d", seq)
+	case r.prev != origin(c.session):
+		return messages.Event{}, damage(seq, "it is another session's")
+	}
+	e, err := r.event(c.session, seq, c.s.Blob)
+	if err != nil {
+		return e, damage(seq, "%v", err)
+	}
+	c.started = true
+	c.head = Head{Seq: seq, Hash: hashRecord(seq, value)}
+	return e, nil
+}
+
+// cancelStride is how many rows a read handles between looks at its context.
+const cancelStride = 256
+
+// Load reads a session whole: one range read, and every event's hash checked.
+// A damaged log is not an error, see Snapshot.Damaged. The error is
+// *messages.SessionNotFound for a session that does not exist.
+func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
+	var snap Snapshot
+	err := s.view(func(txn *badger.Txn) error {
+		var err error
+		if snap.Record, err = s.record(txn, session); err != nil {
+			return err
+		}
+		c := &chain{s: s, session: session}
+		err = s.eachEvent(ctx, txn, c, 0, func(e messages.Event) error {
+			snap.Events = append(snap.Events, e)
+			return nil
+		})
+		snap.Head = c.head
+		if err != nil && !errors.As(err, &snap.Damaged) {
+			return err
+		}
+		prefix := []byte(startedPrefix + session + "/")
+		return eachKey(txn, prefix, func(key []byte) bool {
+			snap.Started = append(snap.Started, string(key[len(prefix):]))
+			return true
+		})
+	})
+	if err != nil {
+		return Snapshot{}, readError("session "+session, err)
+	}
+	if snap.Damaged != nil {
+		s.log.Warn("damaged log", "session", session, "seq", snap.Damaged.Seq, "reason", snap.Damaged.Reason)
+	}
+	return snap, nil
+}
+
+// Events calls fn for the durable events behind a position, in order, at most
+// limit of them (0: all). fn must not wait: the read holds on to old versions
+// until it ends. An error of fn ends it and is returned as it is; *Damage ends
+// it where the log breaks, *messages.SessionNotFound says there is no such
+// session.
+func (s *Store) Events(ctx context.Context, session string, after int64, limit int, fn func(messages.Event) error) error {
+	var own error // what fn said
+	n := 0
+	err := s.view(func(txn *badger.Txn) error {
+		if _, err := s.record(txn, session); err != nil {
+			return err
+		}
+		c := &chain{s: s, session: session}
+		if after > 0 {
+			if err := c.resume(txn, after); err != nil {
+				return err
+			}
+		}
+		return s.eachEvent(ctx, txn, c, max(after, 0), func(e messages.Event) error {
+			if own = fn(e); own != nil {
+				return own
+			}
+			if n++; n == limit {
+				return errEnough
+			}
+			return nil
+		})
+	})
+	switch {
+	case own != nil:
+		return own
+	case err == nil, errors.Is(err, errEnough):
+		return nil
+	}
+	return readError("session "+session, err)
+}
+
+// errEnough ends an iteration that found what it wanted.
+var errEnough = errors.New("enough")
+
+// resume makes a chain go on behind a position that is in the log. Behind one
+// that is not (a fork's base, or the end of the log) there is nothing to check
+// the next event against.
+func (c *chain) resume(txn *badger.Txn, after int64) error {
+	item, err := txn.Get(eventKey(c.session, after))
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return item.Value(func(v []byte) error {
+		if len(v) < checkSize {
+			return &Damage{Session: c.session, Seq: after, Reason: errCut.Error()}
+		}
+		c.started = true
+		c.head = Head{Seq: after, Hash: hashRecord(after, v)}
+		return nil
+	})
+}
+
+// eachEvent goes through the events behind a position.
+func (s *Store) eachEvent(ctx context.Context, txn *badger.Txn, c *chain, after int64, fn func(messages.Event) error) error {
+	opt := badger.DefaultIteratorOptions
+	opt.PrefetchValues = false // values are in the tables: prefetching only starts goroutines
+	opt.Prefix = []byte(eventPrefix + c.session + "/")
+	it := txn.NewIterator(opt)
+	defer it.Close()
+	n := 0
+	for it.Seek(eventKey(c.session, after+1)); it.Valid(); it.Next() {
+		if n++; n%cancelStride == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		item := it.Item()
+		var e messages.Event
+		err := item.Value(func(v []byte) (err error) {
+			e, err = c.next(item.Key(), v)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Record returns a session's record, or *messages.SessionNotFound.
+func (s *Store) Record(session string) (messages.SessionRecord, error) {
+	var r messages.SessionRecord
+	err := s.view(func(txn *badger.Txn) (err error) {
+		r, err = s.record(txn, session)
+		return err
+	})
+	return r, readError("session "+session, err)
+}
+
+func (s *Store) record(txn *badger.Txn, session string) (messages.SessionRecord, error) {
+	if !validSession(session) {
+		return messages.SessionRecord{}, &messages.SessionNotFound{SessionID: session}
+	}
+	item, err := txn.Get(recordKey(session))
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return messages.SessionRecord{}, &messages.SessionNotFound{SessionID: session}
+	}
+	var r messages.SessionRecord
+	if err == nil {
+		err = item.Value(func(v []byte) (err error) {
+			r, err = decodeSession(v, s.Blob)
+			return err
+		})
+	}
+	return r, err
+}
+
+// List returns session records, newest first: those of a host directory and
+// with a text in their title (upper and lower case are one) when the filter
+// says so, only ones older than Before, at most Limit. A record that cannot be
+// read is left out with a warning. An unknown Before is
+// *messages.SessionNotFound.
+func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.SessionRecord, error) {
+	var out []messages.SessionRecord
+	search := strings.ToLower(f.Search)
+	err := s.view(func(txn *badger.Txn) error {
+		start := []byte(indexPrefix)
+		if f.Before != "" {
+			r, err := s.record(txn, f.Before)
+			if err != nil {
+				return err
+			}
+			start = append(indexKey(r.UpdatedAt, f.Before), 0) // the next key there can be
+		}
+		opt := badger.DefaultIteratorOptions
+		opt.PrefetchValues = false
+		opt.Prefix = []byte(indexPrefix)
+		it := txn.NewIterator(opt)
+		defer it.Close()
+		n := 0
+		for it.Seek(start); it.Valid(); it.Next() {
+			if n++; n%cancelStride == 0 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+			}
+			id, ok := indexedSession(it.Item().Key())
+			if !ok {
+				continue
+			}
+			r, err := s.record(txn, id)
+			if err != nil {
+				s.log.Warn("session left out of the list", "session", id, "error", firstLine(err.Error()))
+				continue
+			}
+			if f.HostDir != "" && r.HostDir != f.HostDir ||
+				search != "" && !strings.Contains(strings.ToLower(r.Title), search) {
+				continue
+			}
+			out = append(out, r)
+			if len(out) == f.Limit {
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, readError("session list", err)
+	}
+	return out, nil
+}
+
+// Prompt tells which session admitted a prompt id, and the hash of what was
+// admitted under it.
+func (s *Store) Prompt(id string) (session, hash string, ok bool, err error) {
+	if id == "" || len(id) > maxID {
+		return "", "", false, nil
+	}
+	err = s.view(func(txn *badger.Txn) error {
+		item, err := txn.Get(promptKey(id))
+		if errors.Is(err, badger.ErrKeyNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return item.Value(func(v []byte) (err error) {
+			session, hash, err = decodePrompt(v)
+			ok = err == nil
+			return err
+		})
+	})
+	return session, hash, ok, readError("prompt id", err)
+}
+
+// eachKey calls fn for the keys with a prefix until it returns false. A key is
+// valid during the call only.
+func eachKey(txn *badger.Txn, prefix []byte, fn func(key []byte) bool) error {
+	opt := badger.DefaultIteratorOptions
+	opt.PrefetchValues = false
+	opt.Prefix = prefix
+	it := txn.NewIterator(opt)
+	defer it.Close()
+	for it.Rewind(); it.Valid(); it.Next() {
+		if !fn(it.Item().Key()) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// readError says what was being read, unless the error speaks for itself.
+func readError(what string, err error) error {
+	var missing *messages.SessionNotFound
+	var damage *Damage
+	var refused *messages.Refused
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &missing), errors.As(err, &damage), errors.As(err, &refused),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, badger.ErrDBClosed):
+		return &messages.Refused{Name: messages.RefusedShutdown, Message: "session store is closed"}
+	}
+	return fmt.Errorf("read %s: %s", what, firstLine(err.Error()))
+}
