@@ -256,7 +256,6 @@ func (c *anthropicCheck) messages(b object) {
 		return
 	}
 	var turns []*spoken
-	ids := map[string]bool{}
 	for i, raw := range messages {
 		at := fmt.Sprintf("messages.%d", i)
 		m, ok := raw.(object)
@@ -268,7 +267,6 @@ func (c *anthropicCheck) messages(b object) {
 		if role != "user" && role != "assistant" {
 			c.fault(RuleRole, "%s.role: want user or assistant, got %s", at, text(m["role"]))
 		}
-		c.messageID(at, m, ids)
 		c.keys(at+".", m, "role", "content")
 		parts, isList := m["content"].([]any)
 		if s, ok := m["content"].(string); ok {

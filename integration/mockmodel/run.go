@@ -74,8 +74,16 @@ func (run *run) answer(a Answer) {
 
 // fail takes note of why an answer ended early.
 func (run *run) fail(err error) {
-	if !errors.Is(err, errOver) {
-		run.left = run.s.ctx.Err() == nil
+	switch {
+	case errors.Is(err, errOver):
+	case run.s.ctx.Err() == nil:
+		run.left = true
+	default:
+		// The server closes. Half an answer must not look like a proper end; when
+		// the connection is gone already, there is nothing to break.
+		if conn, _, err := http.NewResponseController(run.w).Hijack(); err == nil {
+			conn.Close()
+		}
 	}
 }
 

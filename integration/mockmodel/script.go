@@ -418,13 +418,14 @@ func (d *span) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// stepParsers reads a step by its key. The key of a call comes first: args is
-// part of a call when there is one, and a step without.
+// stepParsers reads a step by its key. call and http come first: args is part of
+// a call when there is one, and a step without; so is headers of http.
 var stepParsers = []struct {
 	key   string
 	parse func([]byte) (Step, error)
 }{
 	{"call", parseCall},
+	{"http", parseHTTP},
 	{"text", parseText},
 	{"reasoning", parseReasoning},
 	{"args", parseArgs},
@@ -435,7 +436,6 @@ var stepParsers = []struct {
 	{"hold", parseHold},
 	{"headers", parseHeaders},
 	{"comment", parseComment},
-	{"http", parseHTTP},
 	{"error", parseError},
 	{"garbage", parseGarbage},
 	{"framing", parseFraming},

@@ -33,7 +33,7 @@ const (
 	RuleLast            Rule = "last-message"     // Anthropic: not of the user
 	RuleEmpty           Rule = "empty-content"    // a message or result with no content
 	RuleBlank           Rule = "blank-text"       // a text of white space or nothing
-	RuleMessageID       Rule = "message-id"       // two messages of the same id
+	RuleMessageID       Rule = "message-id"       // chat: two messages of the same id
 	RuleMissingResult   Rule = "missing-result"   // a call without a result directly after it
 	RuleStrayResult     Rule = "stray-result"     // a result without a call directly before it
 	RuleDuplicateResult Rule = "duplicate-result" // a second result of one call
