@@ -105,6 +105,10 @@ type Command struct {
 	// Output receives what the command prints, as it comes; nil drops it. The
 	// bytes are the callee's only during the call.
 	Output func(stream Stream, b []byte)
+	// Joined sends both streams through one pipe: what was printed arrives in
+	// exactly that order, all of it as Stdout. Apart, the order between the
+	// two streams is that of arrival, which may differ a little.
+	Joined bool
 	// Full names a file in scratch that receives the whole output, both
 	// streams in arrival order, up to FullLimit bytes; "" keeps none.
 	Full string

@@ -1,0 +1,193 @@
+package local
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"codework/sandboxes"
+	"codework/sandboxes/supervisor"
+)
+
+// pieceSize is what is read of a pipe at a time: all that it holds.
+const pieceSize = 64 << 10
+
+var pieceBuffers = sync.Pool{New: func() any { return new([pieceSize]byte) }}
+
+// output takes what a command prints: to the consumer, and to the file that
+// keeps the whole.
+type output struct {
+	deliver func(sandboxes.Stream, []byte)
+	full    *os.File
+	total   int64
+	written int64
+	cut     bool
+}
+
+// open makes the file named by Full, which must lie in the mount's scratch
+// folder. It is new: commands can write there, and could have left a link.
+func (o *output) open(m *mount, full string) error {
+	if full == "" {
+		return nil
+	}
+	path := full
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(m.scratch, path)
+	}
+	if filepath.Dir(path) != m.scratch {
+		return &sandboxes.ShellError{Reason: "file for full output: not in scratch: " + full}
+	}
+	err := os.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		o.full, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	}
+	if err != nil {
+		return &sandboxes.ShellError{Reason: "file for full output", Err: err}
+	}
+	return nil
+}
+
+func (o *output) take(stream sandboxes.Stream, b []byte) {
+	o.total += int64(len(b))
+	if o.full != nil && !o.cut {
+		keep := b
+		if room := sandboxes.FullLimit - o.written; int64(len(keep)) > room {
+			keep, o.cut = keep[:room], true
+		}
+		n, err := o.full.Write(keep)
+		o.written += int64(n)
+		if err != nil { // a full disk, say: the command goes on
+			o.cut = true
+		}
+	}
+	if o.deliver != nil {
+		o.deliver(stream, b)
+	}
+}
+
+func (o *output) close(exit *sandboxes.Exit) {
+	exit.FullBytes, exit.FullCut = o.total, o.cut
+	if o.full != nil {
+		if o.full.Close() != nil {
+			exit.FullCut = true
+		}
+	}
+}
+
+// piece is what one read gave; b is nil at the end of the stream.
+type piece struct {
+	stream sandboxes.Stream
+	b      []byte
+}
+
+// pipes carry a command's output to this process. One goroutine per pipe reads,
+// and waits until its piece was taken.
+type pipes struct {
+	count  int
+	near   [2]*os.File
+	far    [2]*os.File
+	pieces chan piece
+	next   chan struct{} // the piece was taken
+	drop   chan struct{} // closed when nobody takes pieces any more
+}
+
+// openPipes makes the pipes and puts their far ends into the job. Joined streams
+// share one, which keeps their order exact.
+func openPipes(job *supervisor.Job, joined bool) (*pipes, error) {
+	p := &pipes{
+		count:  2,
+		pieces: make(chan piece),
+		next:   make(chan struct{}),
+		drop:   make(chan struct{}),
+	}
+	if joined {
+		p.count = 1
+	}
+	for i := range p.count {
+		var err error
+		if p.near[i], p.far[i], err = os.Pipe(); err != nil {
+			p.closeFar()
+			p.close()
+			return nil, err
+		}
+	}
+	job.Stdout, job.Stderr = p.far[0], p.far[p.count-1]
+	return p, nil
+}
+
+func (p *pipes) closeFar() {
+	for _, f := range p.far {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// close ends the readers.
+func (p *pipes) close() {
+	select {
+	case <-p.drop:
+	default:
+		close(p.drop)
+	}
+	for _, f := range p.near {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// discard lets a background job print into nothing until it is gone: it would
+// die of a closed pipe.
+func (p *pipes) discard(gone <-chan struct{}) {
+	close(p.drop)
+	go func() {
+		<-gone
+		p.close()
+	}()
+}
+
+// read starts the readers.
+func (p *pipes) read() {
+	for i := range p.count {
+		go p.readOne(sandboxes.Stdout+sandboxes.Stream(i), p.near[i])
+	}
+}
+
+func (p *pipes) readOne(stream sandboxes.Stream, f *os.File) {
+	if !p.readPieces(stream, f) {
+		return
+	}
+	var small [4 << 10]byte
+	for {
+		if _, err := f.Read(small[:]); err != nil {
+			return
+		}
+	}
+}
+
+// readPieces reads until the end of the stream, or until nobody takes pieces.
+func (p *pipes) readPieces(stream sandboxes.Stream, f *os.File) (more bool) {
+	buf := pieceBuffers.Get().(*[pieceSize]byte)
+	defer pieceBuffers.Put(buf)
+	for {
+		n, err := f.Read(buf[:])
+		if n > 0 {
+			select {
+			case p.pieces <- piece{stream, buf[:n]}:
+				<-p.next
+			case <-p.drop:
+				return true
+			}
+		}
+		if err != nil {
+			select {
+			case p.pieces <- piece{stream, nil}:
+			case <-p.drop:
+			}
+			return false
+		}
+	}
+}

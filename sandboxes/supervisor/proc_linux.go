@@ -1,0 +1,167 @@
+package supervisor
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// hasChildrenFile tells whether the kernel lists children under
+// /proc/<pid>/task/<tid>/children; without it every process is looked at.
+var hasChildrenFile = sync.OnceValue(func() bool {
+	pid := strconv.Itoa(os.Getpid())
+	_, err := os.Stat("/proc/" + pid + "/task/" + pid + "/children")
+	return err == nil
+})
+
+// childrenOf lists the children of a process, zombies included. While
+// processes come and go the list may miss one; callers repeat.
+func childrenOf(pid int) []int {
+	if !hasChildrenFile() {
+		return parents()[pid]
+	}
+	return listedChildren(pid)
+}
+
+// listedChildren asks the kernel for the children of each thread: a child
+// belongs to the thread that forked it.
+func listedChildren(pid int) []int {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task"
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	tids, _ := d.Readdirnames(-1)
+	d.Close()
+	var out []int
+	for _, tid := range tids {
+		b, err := os.ReadFile(dir + "/" + tid + "/children")
+		if err != nil {
+			continue
+		}
+		for f := range bytes.FieldsSeq(b) {
+			if n, err := strconv.Atoi(string(f)); err == nil {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
+}
+
+// parents maps every process of the machine to its children.
+func parents() map[int][]int {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	names, _ := d.Readdirnames(-1)
+	d.Close()
+	m := make(map[int][]int, len(names))
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue
+		}
+		if ppid, ok := parentInStat(b); ok {
+			m[ppid] = append(m[ppid], pid)
+		}
+	}
+	return m
+}
+
+// parentInStat finds the parent's id in the text of /proc/<pid>/stat: the
+// second field behind the command name, which stands in parentheses and may
+// itself hold spaces and parentheses.
+func parentInStat(b []byte) (int, bool) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return 0, false
+	}
+	f := bytes.Fields(b[i+1:])
+	if len(f) < 2 {
+		return 0, false
+	}
+	n, err := strconv.Atoi(string(f[1]))
+	return n, err == nil && n >= 0
+}
+
+// forest lists roots and everything below them, parents before children: a
+// shell must be hit before what it waits for, or it would start its next
+// command.
+func forest(roots []int) []int {
+	below := childrenOf
+	if !hasChildrenFile() {
+		m := parents()
+		below = func(pid int) []int { return m[pid] }
+	}
+	seen := make(map[int]bool, len(roots))
+	out := make([]int, 0, len(roots))
+	add := func(pids []int) {
+		for _, pid := range pids {
+			if !seen[pid] {
+				seen[pid] = true
+				out = append(out, pid)
+			}
+		}
+	}
+	add(roots)
+	for i := 0; i < len(out); i++ {
+		add(below(out[i]))
+	}
+	return out
+}
+
+func signalAll(pids []int, sig unix.Signal) {
+	for _, pid := range pids {
+		if pid > 1 {
+			_ = unix.Kill(pid, sig) // gone meanwhile is fine
+		}
+	}
+}
+
+// strike freezes everything below the roots and kills it. list gives the
+// roots anew each time: the second STOP meets what was forked during the first.
+func strike(list func() []int) {
+	signalAll(forest(list()), unix.SIGSTOP)
+	signalAll(forest(list()), unix.SIGSTOP)
+	signalAll(forest(list()), unix.SIGKILL)
+}
+
+// A supervisor marks itself and so all its descendants by a limit that has no
+// effect: CPU time of real-time threads, in microseconds, some ten thousand
+// years. Limits are inherited by fork and exec, whatever else a process changes
+// of itself (session, group, parent, environment, name). By the mark the server
+// tells what it adopted from a supervisor that died from its own children.
+const markBase = 1 << 58
+
+// setMark marks this process.
+func setMark(mark uint64) error {
+	return unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: mark, Max: mark})
+}
+
+// hasMark tells whether a process carries the mark.
+func hasMark(pid int, mark uint64) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	return err == nil && markInLimits(b) == strconv.FormatUint(mark, 10)
+}
+
+// markInLimits finds the hard limit of real-time CPU time in the text of
+// /proc/<pid>/limits.
+func markInLimits(b []byte) string {
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "Max realtime timeout"); ok {
+			if f := strings.Fields(rest); len(f) >= 2 {
+				return f[1]
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,90 @@
+package supervisor
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// runner runs one command at a time and owns the tree below it.
+type runner struct {
+	tree  *tree
+	umask int // what it was started with
+
+	// The following are guarded by tree.mu.
+	id     uint32 // of the command at work or the last one
+	main   int    // its main process, 0 when that has ended
+	ended  bool   // the main process was reaped in this round
+	status syscall.WaitStatus
+}
+
+// serveCommands is the hidden mode of a runner: it returns when the server has
+// closed the control socket and nothing is left of any command.
+func serveCommands() {
+	r := &runner{tree: newTree()}
+	r.umask = syscall.Umask(0)
+	syscall.Umask(r.umask)
+	r.tree.onExit = func(pid int, w syscall.WaitStatus) {
+		if pid == r.main {
+			r.main, r.ended, r.status = 0, true, w
+		}
+	}
+	r.tree.onIdle = func(empty bool) {
+		switch {
+		case r.ended:
+			r.ended = false
+			send(frame{kindEnded, r.id, encodeEnded(uint32(r.status), !empty)})
+		case empty:
+			send(frame{kindEmpty, r.id, nil})
+		}
+	}
+	go r.tree.reap()
+	for {
+		f, fds, err := receive()
+		if err != nil {
+			r.tree.end(termGrace)
+			return
+		}
+		switch f.kind {
+		case kindRun:
+			r.run(f, fds)
+		case kindKill:
+			// Beside this loop, which must see the end of the server.
+			go r.tree.end(termGrace)
+		}
+		closeAll(fds)
+	}
+}
+
+func (r *runner) run(f frame, fds []int) {
+	j, err := decodeJob(f.body)
+	if err != nil || len(fds) != 2 {
+		send(frame{kindFailed, f.id, encodeFailed(uint32(syscall.EINVAL), false)})
+		return
+	}
+	if j.Umask < 0 {
+		j.Umask = r.umask
+	}
+	syscall.Umask(j.Umask)
+	attr := &syscall.ProcAttr{
+		Dir: j.Dir,
+		Env: j.Env,
+		// Our own standard input is the null device.
+		Files: []uintptr{0, uintptr(fds[0]), uintptr(fds[1])},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	}
+	err = r.tree.start(func() (int, error) {
+		return syscall.ForkExec(j.Path, j.Argv, attr)
+	}, func(pid int) {
+		r.id, r.main = f.id, pid
+	})
+	if err != nil {
+		errno, ok := err.(syscall.Errno)
+		if !ok {
+			errno = syscall.EINVAL
+		}
+		// The error of the fork does not tell folder and program apart.
+		dir := unix.Access(j.Dir+"/.", unix.X_OK) != nil
+		send(frame{kindFailed, f.id, encodeFailed(uint32(errno), dir)})
+	}
+}

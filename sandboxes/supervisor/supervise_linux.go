@@ -1,0 +1,133 @@
+package supervisor
+
+import (
+	"os"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// cleanLooks is how often in a row no orphan must be seen to believe it: a list
+// read while processes come and go may miss one.
+const cleanLooks = 2
+
+// nursery is the supervisor: it starts runners and ends what a dead one left.
+type nursery struct {
+	tree *tree
+	name string        // argv[0] of runners
+	wake chan struct{} // a runner has ended
+
+	// The following are guarded by tree.mu.
+	runners map[int]uint32 // living ones: process id to id
+	ended   []uint32       // to be reported once the orphans are gone
+}
+
+// supervise is the hidden mode of a supervisor: it returns when the server has
+// closed the control socket and nothing is left below.
+func supervise(name string) {
+	n := &nursery{
+		tree:    newTree(),
+		name:    name,
+		wake:    make(chan struct{}, 1),
+		runners: make(map[int]uint32),
+	}
+	n.tree.onExit = func(pid int, _ syscall.WaitStatus) {
+		if id, ok := n.runners[pid]; ok {
+			delete(n.runners, pid)
+			n.ended = append(n.ended, id)
+			select {
+			case n.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+	n.tree.onIdle = func(bool) {}
+	go n.tree.reap()
+	go n.sweepOrphans()
+	for {
+		f, fds, err := receive()
+		if err != nil {
+			break
+		}
+		switch f.kind {
+		case kindSpawn:
+			n.spawn(f.id, fds)
+		case kindKill:
+			n.kill(f.id)
+		}
+		closeAll(fds)
+	}
+	// The runners have seen the same end and clean up with their grace.
+	none := n.tree.none()
+	select {
+	case <-none:
+	case <-time.After(gonePatience):
+		n.tree.sweep(none)
+	}
+}
+
+func (n *nursery) spawn(id uint32, fds []int) {
+	if len(fds) != 1 {
+		return
+	}
+	err := n.tree.start(func() (int, error) {
+		return syscall.ForkExec(ownExe, []string{n.name, runnerArg}, &syscall.ProcAttr{
+			Dir:   "/",
+			Env:   bareEnv,
+			Files: []uintptr{0, 1, 2, uintptr(fds[0])},
+			Sys:   &syscall.SysProcAttr{Setsid: true},
+		})
+	}, func(pid int) {
+		n.runners[pid] = id
+	})
+	if err != nil {
+		send(frame{kindGone, id, []byte(err.Error())})
+	}
+}
+
+// kill ends a runner that does not answer, with all below it. What escapes the
+// strike falls to us with the runner's death.
+func (n *nursery) kill(id uint32) {
+	n.tree.mu.Lock()
+	defer n.tree.mu.Unlock()
+	for pid, i := range n.runners {
+		if i == id {
+			strike(func() []int { return []int{pid} })
+		}
+	}
+}
+
+// orphans lists our children that are no runners.
+func (n *nursery) orphans() []int {
+	return slices.DeleteFunc(childrenOf(os.Getpid()), func(pid int) bool {
+		_, ok := n.runners[pid]
+		return ok
+	})
+}
+
+// sweepOrphans ends what a dead runner left behind, then reports the runner.
+func (n *nursery) sweepOrphans() {
+	for range n.wake {
+		n.tree.mu.Lock()
+		ended := n.ended
+		n.ended = nil
+		n.tree.mu.Unlock()
+		for clean := 0; clean < cleanLooks; {
+			n.tree.mu.Lock()
+			if len(n.orphans()) == 0 {
+				clean++
+			} else {
+				clean = 0
+				strike(n.orphans)
+				n.tree.collect()
+			}
+			n.tree.mu.Unlock()
+			if clean == 0 {
+				time.Sleep(sweepPause)
+			}
+		}
+		for _, id := range ended {
+			send(frame{kindGone, id, nil})
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package supervisor
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sweepPause is the wait between two strikes: time for killed processes to
+// become zombies, short against the 400 ms that a sweep has.
+const sweepPause = time.Millisecond
+
+// tree is everything below this process, which must be a child subreaper and
+// wait for its children nowhere else.
+type tree struct {
+	// onExit is told of each child that was reaped, onIdle after each round of
+	// reaping whether nothing is left. Both are called with mu held.
+	onExit func(pid int, w syscall.WaitStatus)
+	onIdle func(empty bool)
+
+	// mu guards the following. It is held while children are listed and
+	// signalled, so that none is reaped and its id given to a stranger.
+	mu      sync.Mutex
+	started sync.Cond
+	busy    bool
+	empty   chan struct{} // closed while there is no child
+
+	ending sync.Mutex // one end at a time: a second one finds the work done
+}
+
+func newTree() *tree {
+	t := &tree{empty: make(chan struct{})}
+	t.started.L = &t.mu
+	close(t.empty)
+	return t
+}
+
+// start runs fork, which starts a child, and passes on what it returns. Then is
+// called with the child's id before it can be reaped.
+func (t *tree) start(fork func() (int, error), then func(pid int)) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pid, err := fork()
+	if err != nil {
+		return err
+	}
+	then(pid)
+	if !t.busy {
+		t.busy = true
+		t.empty = make(chan struct{})
+		t.started.Signal()
+	}
+	return nil
+}
+
+// reap waits for children for ever.
+func (t *tree) reap() {
+	for {
+		// Only look: the child is taken below, under the lock.
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		t.mu.Lock()
+		t.collect()
+		for !t.busy {
+			t.started.Wait()
+		}
+		t.mu.Unlock()
+	}
+}
+
+// collect takes all children that have ended. It needs mu.
+func (t *tree) collect() {
+	if !t.busy {
+		return
+	}
+	for {
+		var w syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &w, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil: // ECHILD: none is left, not even a running one
+			t.busy = false
+			close(t.empty)
+			t.onIdle(true)
+			return
+		case pid == 0:
+			t.onIdle(false)
+			return
+		default:
+			t.onExit(pid, w)
+		}
+	}
+}
+
+func (t *tree) none() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.empty
+}
+
+// end asks the tree to end and makes it end after the grace. When it returns,
+// nothing below this process runs.
+func (t *tree) end(grace time.Duration) {
+	t.ending.Lock()
+	defer t.ending.Unlock()
+	t.mu.Lock()
+	none := t.empty
+	if t.busy {
+		signalAll(forest(ownChildren()), unix.SIGTERM)
+	}
+	t.mu.Unlock()
+	select {
+	case <-none:
+		return
+	case <-time.After(grace):
+	}
+	t.sweep(none)
+}
+
+// sweep strikes until no child is left.
+func (t *tree) sweep(none <-chan struct{}) {
+	for {
+		t.mu.Lock()
+		strike(ownChildren)
+		t.collect()
+		t.mu.Unlock()
+		select {
+		case <-none:
+			return
+		case <-time.After(sweepPause):
+		}
+	}
+}
+
+func ownChildren() []int { return childrenOf(os.Getpid()) }
+
+// Subreaper makes this process the one that adopts the orphans among its
+// descendants. They are not reaped by that: see Host.
+func Subreaper() error {
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+}
