@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
@@ -21,8 +20,8 @@ type Error struct {
 	Slug   string // one of the Slug constants
 	File   string
 	Detail string // one line
-	// Faults are the single faults of SlugDecode, in file order; Detail shows
-	// the first maxFaultsShown of them.
+	// Faults are the single faults of SlugDecode, in file order, also where
+	// Detail shows only the first of them.
 	Faults []Fault
 }
 
@@ -31,9 +30,6 @@ type Fault struct {
 	Path string // keys and array indexes joined with dots
 	Want string // what is accepted there
 }
-
-// maxFaultsShown keeps a message readable when a file is wrong throughout.
-const maxFaultsShown = 20
 
 // retryHint is true of every settings error: files are read again each time.
 const retryHint = "correct the file and try again; it is read anew for every prompt"
@@ -59,18 +55,42 @@ func (e *Error) Failure() *messages.Failure {
 }
 
 func decodeError(file string, faults []Fault) *Error {
-	var b strings.Builder
+	lines := make([]string, len(faults))
 	for i, f := range faults {
-		if i == maxFaultsShown {
-			fmt.Fprintf(&b, "; and %d more", len(faults)-i)
-			break
-		}
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		b.WriteString(f.Path + ": " + f.Want)
+		lines[i] = short(f.Path) + ": " + f.Want
 	}
-	return &Error{Slug: SlugDecode, File: file, Detail: b.String(), Faults: faults}
+	return &Error{Slug: SlugDecode, File: file, Detail: some(lines, "; "), Faults: faults}
+}
+
+const (
+	// maxShown keeps a message readable when a file is wrong throughout.
+	maxShown = 20
+	// maxPathShown does so for keys that are none, such as a pasted text.
+	maxPathShown = 200
+)
+
+// some joins the first maxShown texts and counts the rest.
+func some(texts []string, sep string) string {
+	if n := len(texts) - maxShown; n > 0 {
+		return strings.Join(texts[:maxShown], sep) + sep + "and " + strconv.Itoa(n) + " more"
+	}
+	return strings.Join(texts, sep)
+}
+
+// short cuts a path that is too long to show, between characters.
+func short(path string) string {
+	if len(path) <= maxPathShown {
+		return path
+	}
+	return strings.ToValidUTF8(path[:maxPathShown], "") + "…"
+}
+
+func shortAll(paths []string) []string {
+	out := make([]string, len(paths))
+	for i, p := range paths {
+		out[i] = short(p)
+	}
+	return out
 }
 
 // join appends a key to a dotted path. Keys that would tear a line apart are

@@ -1,7 +1,9 @@
 package settings
 
 import (
+	"cmp"
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -94,7 +96,7 @@ func matching(patterns *node, model string) []*node {
 	}
 	const (
 		everything = -1
-		exact      = int(^uint(0) >> 1)
+		exact      = math.MaxInt
 	)
 	type hit struct {
 		rank int
@@ -112,7 +114,7 @@ func matching(patterns *node, model string) []*node {
 			hits = append(hits, hit{len(prefix), m.val})
 		}
 	}
-	slices.SortStableFunc(hits, func(a, b hit) int { return a.rank - b.rank })
+	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.rank, b.rank) })
 	out := make([]*node, len(hits))
 	for i, h := range hits {
 		out[i] = h.val

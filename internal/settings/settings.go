@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"codework/messages"
@@ -14,7 +13,7 @@ import (
 
 // Source says where settings are looked for. All paths are absolute.
 type Source struct {
-	// Home holds the user's settings.
+	// Home holds the user's settings; "" means that there are none.
 	Home string
 	// UserConfigDir, when not empty, is read instead of Home; a project still
 	// wins over it.
@@ -144,6 +143,9 @@ func Load(src Source) (*Settings, error) {
 // layer reads the settings of one directory; nil means that there are none.
 // distrusted is the project root when that is not trusted.
 func (s *Settings) layer(dir, distrusted string) (*node, error) {
+	if dir == "" {
+		return nil, nil
+	}
 	file, data, err := readDir(dir)
 	if err != nil || file == "" {
 		return nil, err
@@ -177,7 +179,7 @@ func decode(file string, data []byte, distrusted string) (*node, []Warning, erro
 		tree, ignored = withoutTrust(tree)
 		if len(ignored) > 0 {
 			warn("untrusted", fmt.Sprintf("ignored until the project is trusted (codework trust %s): %s",
-				distrusted, strings.Join(ignored, ", ")))
+				distrusted, some(shortAll(ignored), ", ")))
 		}
 	}
 	var c checker
@@ -186,7 +188,7 @@ func decode(file string, data []byte, distrusted string) (*node, []Warning, erro
 		return nil, nil, decodeError(file, c.faults)
 	}
 	if len(c.unknown) > 0 {
-		warn("unknown", "unknown keys are ignored: "+strings.Join(c.unknown, ", "))
+		warn("unknown", "unknown keys are ignored: "+some(shortAll(c.unknown), ", "))
 	}
 	return tree, warnings, nil
 }
