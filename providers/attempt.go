@@ -1,0 +1,395 @@
+package providers
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"codework/messages"
+	"codework/providers/sse"
+)
+
+const (
+	// defaultTimeout bounds a whole request, defaultIdleTimeout the silence in
+	// it, where the settings say nothing.
+	defaultTimeout     = time.Hour
+	defaultIdleTimeout = 5 * time.Minute
+	// maxErrorBody is how much of an error's body is read.
+	maxErrorBody = 64 << 10
+	// maxRedirects on one host; providers need none, gateways one.
+	maxRedirects = 3
+	// stopGrace is how long is waited, after the terminal event, for the rest
+	// of the stream: the usage that some servers send last, content that must
+	// not come any more, and the end, without which the connection cannot be
+	// used again.
+	stopGrace = 2 * time.Second
+)
+
+// Attempt is one HTTP request and how its answer is read.
+type Attempt struct {
+	URL    string
+	Header http.Header // the dialect's; the model's and the options' are laid over
+	Body   []byte
+	// Event takes one event of the stream.
+	Event func(a *Assembler, e sse.Event)
+	// Whole takes an answer that is one JSON document. Where it is nil such
+	// an answer is an error.
+	Whole func(a *Assembler, body []byte)
+	// Explain may refine the failure that an error answer was classified as.
+	Explain func(f *messages.Failure, header http.Header, body []byte)
+}
+
+var (
+	errIdle  = errors.New("idle timeout")
+	errTotal = errors.New("request timeout")
+)
+
+// JoinURL puts a path behind a base URL, keeping its query. With or without a
+// slash at the end of the base, and when the base already ends in the path,
+// the result is the same.
+func JoinURL(base, path string) (string, error) {
+	u, err := url.Parse(strings.TrimSpace(base))
+	if err != nil {
+		return "", errors.New("base URL cannot be read") // the URL may hold a secret
+	}
+	path = "/" + strings.Trim(path, "/")
+	have := strings.TrimRight(u.Path, "/")
+	if !strings.HasSuffix(have, path) {
+		have += path
+	}
+	u.Path, u.RawPath = have, ""
+	return u.String(), nil
+}
+
+// Run makes the attempt and emits its outcome.
+func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Request, emit func(messages.StreamEvent)) {
+	sum := sha256.Sum256(t.Body)
+	a := NewAssembler(req, hex.EncodeToString(sum[:]), emit)
+	hr, failure := t.request(req)
+	if failure != nil {
+		a.Fail(failure)
+		return
+	}
+
+	total := req.Options.Timeout
+	if total <= 0 {
+		total = defaultTimeout
+	}
+	idle := req.Options.IdleTimeout
+	if idle <= 0 {
+		idle = defaultIdleTimeout
+	}
+	reqCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	totalTimer := time.AfterFunc(total, func() { cancel(errTotal) })
+	defer totalTimer.Stop()
+	watch := &watched{limit: idle, timer: time.AfterFunc(idle, func() { cancel(errIdle) })}
+	defer watch.timer.Stop()
+
+	fail := func(err error) {
+		if a.Stopped() && ctx.Err() == nil {
+			a.Finish() // what it was about had arrived before
+			return
+		}
+		a.Fail(broken(ctx, reqCtx, hr.URL, err, total, idle))
+	}
+	resp, err := confined(client).Do(hr.WithContext(reqCtx))
+	watch.timer.Stop()
+	if err != nil {
+		fail(err)
+		return
+	}
+	defer resp.Body.Close()
+	watch.body = resp.Body
+
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		body, _ := io.ReadAll(io.LimitReader(watch, maxErrorBody))
+		if ctx.Err() != nil {
+			fail(ctx.Err())
+			return
+		}
+		f := Classify(req, ReadFault(resp.StatusCode, resp.Header, body))
+		if t.Explain != nil {
+			t.Explain(f, resp.Header, body)
+		}
+		a.Fail(f)
+		return
+	}
+
+	br := bufio.NewReaderSize(watch, 512) // only to look at the first byte
+	if !strings.Contains(strings.ToLower(resp.Header.Get("Content-Type")), "text/event-stream") {
+		first, err := firstByte(br)
+		if err != nil && err != io.EOF {
+			fail(err)
+			return
+		}
+		if first == '{' || first == '[' || first == '<' {
+			t.whole(a, req, resp.Header, br, first, fail)
+			return
+		}
+	}
+	events := sse.NewReader(br)
+	for !a.Ended() {
+		e, err := events.Next()
+		switch {
+		case ctx.Err() != nil:
+			fail(ctx.Err()) // what was already here does not go out any more
+		case err == nil:
+			t.Event(a, e)
+			if a.Stopped() {
+				watch.limit = min(idle, stopGrace)
+			}
+		case err == io.EOF:
+			a.Finish()
+		case err == sse.ErrTooLong:
+			a.Fail(invalid("the provider sent an event longer than 16 MiB"))
+		default:
+			fail(err)
+		}
+	}
+	// A stream that is read to its end leaves a connection for the next turn.
+	if a.Stopped() {
+		drain(watch, reqCtx)
+	}
+}
+
+// drainGrace is how long the end of a finished stream is waited for after its
+// outcome was emitted.
+const drainGrace = 50 * time.Millisecond
+
+// maxDrain is how much is read for that end.
+const maxDrain = 16 << 10
+
+func drain(w *watched, ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	w.limit = drainGrace
+	io.Copy(io.Discard, io.LimitReader(w, maxDrain))
+}
+
+// whole reads an answer that is no stream.
+func (t Attempt) whole(a *Assembler, req *messages.Request, h http.Header, r io.Reader, first byte, fail func(error)) {
+	if first == '<' {
+		f := invalid("the provider answered with a web page")
+		f.Hint = "check the base URL of " + providerName(req.Model)
+		a.Fail(f)
+		return
+	}
+	body, err := io.ReadAll(io.LimitReader(r, sse.MaxLine+1))
+	switch {
+	case err != nil:
+		fail(err)
+		return
+	case len(body) > sse.MaxLine:
+		a.Fail(invalid("the provider's answer is longer than 16 MiB"))
+		return
+	}
+	if f, ok := ErrorIn(body); ok {
+		f.Header = h
+		a.Fail(Classify(req, f))
+		return
+	}
+	if t.Whole == nil {
+		f := invalid("the provider answered with a document instead of a stream")
+		f.Hint = "check the base URL of " + providerName(req.Model)
+		a.Fail(f)
+		return
+	}
+	t.Whole(a, body)
+	a.Finish()
+}
+
+// ErrorIn reads the error that a document with a field "error" reports.
+func ErrorIn(body []byte) (Fault, bool) {
+	var o struct {
+		Error json.RawMessage `json:"error"`
+	}
+	if json.Unmarshal(body, &o) != nil {
+		return Fault{}, false
+	}
+	switch string(o.Error) {
+	case "", "null", `""`, "{}", "false":
+		return Fault{}, false
+	}
+	return ReadFault(0, nil, body), true
+}
+
+// request builds the HTTP request.
+func (t Attempt) request(req *messages.Request) (*http.Request, *messages.Failure) {
+	u, err := url.Parse(t.URL)
+	if err != nil || u.Host == "" && u.Scheme == "" {
+		return nil, &messages.Failure{
+			Type:    messages.FailConfiguration,
+			Message: "no base URL for " + providerName(req.Model),
+			Hint:    "set baseUrl of the model in the settings",
+		}
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return nil, &messages.Failure{
+			Type:    messages.FailTransport,
+			Message: "unsupported scheme in the base URL of " + providerName(req.Model),
+			Hint:    "use http or https",
+		}
+	}
+	hr, err := http.NewRequest(http.MethodPost, u.String(), bytes.NewReader(t.Body))
+	if err != nil {
+		return nil, &messages.Failure{Type: messages.FailConfiguration, Message: "the base URL of " + providerName(req.Model) + " cannot be used"}
+	}
+	hr.Header.Set("Content-Type", "application/json")
+	hr.Header.Set("Accept", "text/event-stream")
+	hr.Header.Set("Accept-Encoding", "identity") // a compressed stream arrives in lumps
+	hr.Header.Set("User-Agent", "codework")
+	for name, values := range t.Header {
+		hr.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	for _, headers := range []map[string]string{req.Model.Headers, req.Options.Headers} {
+		for name, v := range headers {
+			hr.Header.Set(name, strings.TrimSpace(v))
+		}
+	}
+	for name, values := range hr.Header {
+		for _, v := range values {
+			if !headerSafe(name, v) {
+				return nil, &messages.Failure{
+					Type:    messages.FailConfiguration,
+					Message: "a request header of " + providerName(req.Model) + " has a name or value that cannot be sent",
+					Hint:    "check the headers and the key for line breaks",
+				}
+			}
+		}
+	}
+	return hr, nil
+}
+
+func headerSafe(name, value string) bool {
+	for _, r := range name {
+		if r <= ' ' || r >= 0x7f || strings.ContainsRune("()<>@,;:\\\"/[]?={}", r) {
+			return false
+		}
+	}
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// confined is the client without deadlines of its own, which follows no
+// redirect that would carry the key to another host, turn the request into
+// another one, or leave TLS.
+func confined(client *http.Client) *http.Client {
+	return &http.Client{
+		Transport: client.Transport,
+		CheckRedirect: func(next *http.Request, via []*http.Request) error {
+			first := via[0]
+			same := next.URL.Host == first.URL.Host && next.URL.Scheme == first.URL.Scheme && next.Method == first.Method
+			if !same || len(via) > maxRedirects {
+				return http.ErrUseLastResponse
+			}
+			return nil
+		},
+	}
+}
+
+// watched reads a body and lets the timer fire when a read takes longer than
+// the limit. Any byte counts, keep-alives too.
+type watched struct {
+	body  io.Reader
+	timer *time.Timer
+	limit time.Duration
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	w.timer.Reset(w.limit)
+	n, err := w.body.Read(p)
+	w.timer.Stop()
+	return n, err
+}
+
+func firstByte(br *bufio.Reader) (byte, error) {
+	for {
+		c, err := br.ReadByte()
+		if err != nil {
+			return 0, err
+		}
+		switch c {
+		case ' ', '\t', '\r', '\n':
+			continue
+		}
+		return c, br.UnreadByte()
+	}
+}
+
+// broken classifies an error of the connection.
+func broken(caller, own context.Context, u *url.URL, err error, total, idle time.Duration) *messages.Failure {
+	if caller.Err() != nil {
+		return &messages.Failure{Type: messages.FailProviderUnknown, Code: CodeAborted, Message: "the request was stopped"}
+	}
+	switch context.Cause(own) {
+	case errTotal:
+		return &messages.Failure{Type: messages.FailTimeout, Retryable: true,
+			Message: "the answer was not complete after " + total.String()}
+	case errIdle:
+		return &messages.Failure{Type: messages.FailTimeout, Retryable: true,
+			Message: "the provider sent nothing for " + idle.String()}
+	}
+	return ClassifyNetwork(u.Host, err)
+}
+
+// ClassifyNetwork turns an error of the connection to a host into a failure.
+// The error's own text is not kept: it may hold the URL and what is in it.
+func ClassifyNetwork(host string, err error) *messages.Failure {
+	f := &messages.Failure{Type: messages.FailTransport, Retryable: true}
+	var (
+		dns         *net.DNSError
+		op          *net.OpError
+		unknown     x509.UnknownAuthorityError
+		hostname    x509.HostnameError
+		certificate x509.CertificateInvalidError
+		verify      *tls.CertificateVerificationError
+		record      tls.RecordHeaderError
+		timeout     net.Error
+	)
+	switch {
+	case errors.As(err, &verify), errors.As(err, &unknown), errors.As(err, &hostname), errors.As(err, &certificate):
+		f.Message, f.Retryable = "the TLS certificate of "+host+" was rejected", false
+		f.Hint = "if a proxy or a private authority signs it, add its certificate to the system's (SSL_CERT_FILE)"
+	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		f.Message, f.Retryable = host+" does not speak TLS", false
+		f.Hint = "check whether the base URL should begin with http:"
+	case strings.Contains(err.Error(), "unsupported protocol scheme"):
+		f.Message, f.Retryable = "unsupported scheme in the base URL", false
+	case errors.As(err, &dns):
+		f.Message = "the name " + host + " could not be resolved"
+		f.Hint = "check the network and the base URL"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		f.Message = "connection to " + host + " was refused"
+		f.Hint = "check that the server runs and the base URL is right"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		f.Message = "connection to " + host + " was reset"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return cutShort()
+	case errors.As(err, &timeout) && timeout.Timeout():
+		f.Message = "connection to " + host + " timed out"
+	case errors.As(err, &op) && op.Op == "dial":
+		f.Message = "no connection to " + host
+	default:
+		f.Message = "connection to " + host + " failed"
+	}
+	return f
+}

@@ -1,0 +1,78 @@
+package chat
+
+import (
+	"encoding/json"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"codework/messages"
+	"codework/providers"
+	"codework/providers/internal/dialecttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var _ providers.Dialect = Dialect{}
+
+func request(baseURL string) *messages.Request {
+	return &messages.Request{
+		SessionID: "ses_1",
+		MessageID: "answer",
+		APIKey:    "sk-secret-key",
+		Model: messages.Model{
+			ID: "m", Protocol: messages.ProtocolCompatible, BaseURL: baseURL,
+			Provider: messages.ModelProvider{ID: "p", Name: "Pro", Env: []string{"P_KEY"}},
+			Input:    []string{"text", "image"},
+			Cost:     messages.ModelCost{Rates: messages.Rates{Input: 1, Output: 2, CacheRead: 0.5}},
+		},
+		Messages: []messages.Message{{ID: "u", Role: messages.RoleUser,
+			Parts: []messages.Part{{Type: messages.PartText, Text: "hello"}}}},
+		Blob: dialecttest.Blob,
+	}
+}
+
+// frame is one chunk of the protocol.
+func frame(delta string) string {
+	return `{"id":"c1","model":"served","choices":[{"index":0,"delta":` + delta + `}]}`
+}
+
+func finish(reason string) string {
+	return `{"id":"c1","model":"served","choices":[{"index":0,"delta":{},"finish_reason":"` + reason + `"}]}`
+}
+
+const counted = `{"id":"c1","choices":[],"usage":{"prompt_tokens":100,"completion_tokens":20,"total_tokens":120,
+	"prompt_tokens_details":{"cached_tokens":40},"completion_tokens_details":{"reasoning_tokens":5}}}`
+
+// oneLine removes the line breaks of a constant.
+func oneLine(s string) string {
+	var v any
+	if err := json.Unmarshal([]byte(s), &v); err != nil {
+		panic(err)
+	}
+	raw, _ := json.Marshal(v)
+	return string(raw)
+}
+
+func answer(t *testing.T, frames ...string) dialecttest.Outcome {
+	t.Helper()
+	s := dialecttest.Serve(t, dialecttest.Stream(dialecttest.Data(frames...)))
+	return dialecttest.Run(t, Dialect{}, s.Client(t), request(s.URL+"/v1"))
+}
+
+func TestATextAnswer(t *testing.T) {
+	o := answer(t, frame(`{"role":"assistant","content":""}`), frame(`{"content":"Hel"}`), frame(`{"content":"lo"}`),
+		finish("stop"), oneLine(counted), "[DONE]")
+	m := o.Done(t)
+	if len(m.Parts) != 1 || m.Parts[0].Text != "Hello" || m.StopReason != messages.StopStop {
+		t.Fatalf("%+v", m)
+	}
+	if m.ResponseID != "c1" || m.ResponseModel != "served" {
+		t.Errorf("answered by %q, %q", m.ResponseID, m.ResponseModel)
+	}
+	u := m.Usage
+	if u == nil || u.Input != 60 || u.CacheRead != 40 || u.Output != 20 || u.Reasoning != 5 || u.TotalTokens != 120 ||
+		u.Cost.Total != 60e-6+20e-6+40e-6 {
+		t.Errorf("usage %+v", u)
+	}
+}
