@@ -1,0 +1,155 @@
+package offline
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// markerWords are what people leave in code for later.
+const markerWords = `TODO|FIXME|XXX|HACK`
+
+const (
+	// shownMarkers is how many lines an answer lists; more nobody reads.
+	shownMarkers = 60
+	// shownMentions is how many of the lines that only talk of markers.
+	shownMentions = 5
+	// shownText is how much of one line, in characters.
+	shownText = 120
+)
+
+var (
+	markerWord = regexp.MustCompile(`\b(` + markerWords + `)\b`)
+	// markerLead is what stands before a marker in a comment or a list.
+	markerLead = regexp.MustCompile(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|[-*+] (\[ \])?|\[ \])$`)
+	// markerTail is what follows one: a colon, or a person.
+	markerTail = regexp.MustCompile(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
+)
+
+// markers summarizes the open TODO, FIXME, XXX and HACK marks.
+func markers(t *talk) string {
+	where := scope(t.question)
+	r := t.ask(t.search("wE", markerWords, where))
+	if r == nil {
+		return ""
+	}
+	if !r[0].ok {
+		return "I could not search for markers: " + firstLine(r[0].text)
+	}
+	if strings.TrimSpace(r[0].text) == missing {
+		return fmt.Sprintf("There is no %s here.", where)
+	}
+	all := hits(r[0].text)
+	var open, mentions []hit
+	for _, h := range all {
+		if isMarker(h.text) {
+			open = append(open, h)
+		} else {
+			mentions = append(mentions, h)
+		}
+	}
+	place := "this project"
+	if where != "" {
+		place = where
+	}
+	total := ""
+	if len(all) >= foundLines && t.has("bash") {
+		c := t.ask(bash(grep("wE", markerWords, where)+` | awk -F: '!n[$1]++ { files++ } END { print NR, files+0 }'`, 0))
+		if c == nil {
+			return ""
+		}
+		var lines, inFiles int
+		if _, err := fmt.Sscan(c[0].text, &lines, &inFiles); err == nil {
+			total = fmt.Sprintf("There are more: %s in %s hold one of the words. What follows is from the first %d lines.\n\n",
+				several(lines, "line"), several(inFiles, "file"), foundLines)
+		}
+	}
+	if len(open) == 0 {
+		text := fmt.Sprintf("No open markers: no TODO, FIXME, XXX or HACK in %s.", place)
+		if len(mentions) > 0 {
+			text = fmt.Sprintf("No open markers in %s. ", place) + mentioned(mentions)
+		}
+		return text
+	}
+
+	byFile := map[string][]hit{}
+	kinds := map[string]int{}
+	for _, h := range open {
+		byFile[h.path] = append(byFile[h.path], h)
+		kinds[markerWord.FindString(h.text)]++
+	}
+	names := make([]string, 0, len(byFile))
+	for name := range byFile {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(byFile[b]), len(byFile[a])), cmp.Compare(a, b))
+	})
+	var b strings.Builder
+	b.WriteString(total)
+	fmt.Fprintf(&b, "%s in %s of %s: %s.\n", capital(several(len(open), "open marker")), several(len(names), "file"), place, tally(kinds))
+	left := shownMarkers
+	for i, name := range names {
+		if left == 0 {
+			rest := 0
+			for _, n := range names[i:] {
+				rest += len(byFile[n])
+			}
+			fmt.Fprintf(&b, "\nand %d more in %s: ask for the TODOs in one of these folders or files.\n", rest, several(len(names)-i, "other file"))
+			break
+		}
+		fmt.Fprintf(&b, "\n%s (%d)\n", name, len(byFile[name]))
+		for j, h := range byFile[name] {
+			if left == 0 {
+				fmt.Fprintf(&b, "- and %d more in this file\n", len(byFile[name])-j)
+				break
+			}
+			left--
+			fmt.Fprintf(&b, "- %s %s\n", h.place(), markerText(h.text))
+		}
+	}
+	if len(mentions) > 0 {
+		b.WriteString("\n" + mentioned(mentions))
+	}
+	return b.String()
+}
+
+// isMarker tells a mark from a line that only talks of one: a mark begins a
+// comment or a list item, or is followed by a colon or a name.
+func isMarker(line string) bool {
+	at := markerWord.FindStringIndex(line)
+	if at == nil {
+		return false
+	}
+	before, after := strings.TrimRight(line[:at[0]], " \t"), line[at[1]:]
+	if strings.HasSuffix(before, `"`) || strings.HasSuffix(before, "'") || strings.HasSuffix(before, "`") {
+		return strings.HasSuffix(before, `"""`) || strings.HasSuffix(before, "'''")
+	}
+	return markerLead.MatchString(before) || markerTail.MatchString(after)
+}
+
+// markerText is the line from its marker on, without the end of the comment.
+func markerText(line string) string {
+	line = line[markerWord.FindStringIndex(line)[0]:]
+	for _, end := range []string{"*/", "-->", `"""`, "#}", "-}"} {
+		line = strings.TrimSuffix(strings.TrimSpace(line), end)
+	}
+	return short(line)
+}
+
+func mentioned(mentions []hit) string {
+	var places []string
+	for _, h := range mentions[:min(len(mentions), shownMentions)] {
+		places = append(places, h.place())
+	}
+	if len(mentions) > shownMentions {
+		places = append(places, "…")
+	}
+	verb := "mention"
+	if len(mentions) == 1 {
+		verb = "mentions"
+	}
+	return fmt.Sprintf("%s only %s such a word, in text or code: %s.\n", capital(several(len(mentions), "other line")), verb, strings.Join(places, ", "))
+}
