@@ -189,6 +189,83 @@ func TestEndReasonsAreTranslated(t *testing.T) {
 	}
 }
 
+func TestPartsOfTheEndCanBeLeftOut(t *testing.T) {
+	both(t, func(t *testing.T, path string) {
+		c := start(t, Options{Script: Script{
+			{Text{Text: "x"}, End{NoReason: true}},
+			{Text{Text: "x"}, End{NoDone: true}},
+			{Text{Text: "x"}, End{NoUsage: true}, Usage{Input: 1, Output: 77, Cost: 0.25, CacheWrite: 3}},
+			{Text{Text: "x"}, Usage{Input: 1, Output: 77, Cost: 0.25, CacheWrite: 3}},
+		}})
+		next := func() said {
+			body := with(path)
+			if path == chatPath {
+				body = with(path, "stream_options", `{"include_usage":true}`)
+			}
+			return understand(t, path, c.whole(path, body))
+		}
+		if got := next(); got.stop != "" || !got.done {
+			t.Errorf("no reason: %+v", got)
+		}
+		if got := next(); got.stop == "" || got.done {
+			t.Errorf("no closing event: %+v", got)
+		}
+		if got := next(); !got.done || strings.Contains(text(got.usage), "77") {
+			t.Errorf("no usage: %+v", got)
+		}
+		got := next()
+		if !strings.Contains(text(got.usage), "77") {
+			t.Errorf("usage: %+v", got)
+		}
+		if path == chatPath && (got.usage["cost"] != 0.25 || obj(got.usage["prompt_tokens_details"])["cache_write_tokens"] != 3.0) {
+			t.Errorf("usage: %+v", got)
+		}
+	})
+}
+
+func TestReasoningWithoutAStream(t *testing.T) {
+	for field, want := range map[string]string{
+		"":                    `{"content":"x","reasoning_content":"ab","role":"assistant"}`,
+		FieldReasoning:        `{"content":"x","reasoning":"ab","role":"assistant"}`,
+		FieldThink:            `{"content":"<think>a</think><think>b</think>x","role":"assistant"}`,
+		FieldReasoningDetails: `{"content":"x","reasoning":"ab","reasoning_details":[{"format":"anthropic-claude-v1","index":0,"signature":"1","text":"a","type":"reasoning.text"},{"format":"anthropic-claude-v1","index":0,"signature":"2","text":"b","type":"reasoning.text"}],"role":"assistant"}`,
+	} {
+		c := start(t, Options{Script: Script{{Reasoning{Text: "a", Signature: "1", Field: field}, Reasoning{Redacted: true, Field: field},
+			Reasoning{Text: "b", Signature: "2", Field: field}, Text{Text: "x"}}}})
+		_, body := c.post(chatPath, with(chatPath, "stream", "false"))
+		o := event{data: body}.json(t)
+		if got := text(obj(list(o["choices"])[0])["message"]); got != want {
+			t.Errorf("%s:\n got %s\nwant %s", field, got, want)
+		}
+	}
+}
+
+func TestErrorTypesFollowTheStatus(t *testing.T) {
+	for _, tt := range []struct {
+		status          int
+		chat, anthropic string
+	}{
+		{400, "invalid_request_error", "invalid_request_error"},
+		{401, "invalid_request_error", "authentication_error"},
+		{403, "invalid_request_error", "permission_error"},
+		{404, "invalid_request_error", "not_found_error"},
+		{413, "invalid_request_error", "request_too_large"},
+		{429, "rate_limit_error", "rate_limit_error"},
+		{500, "server_error", "api_error"},
+		{503, "server_error", "api_error"},
+		{529, "server_error", "overloaded_error"},
+	} {
+		both(t, func(t *testing.T, path string) {
+			c := start(t, Options{Script: Script{{HTTP{Status: tt.status}}}})
+			status, body := c.post(path, ask(path, "x"))
+			got := str(obj(event{data: body}.json(t)["error"])["type"])
+			if want := map[string]string{chatPath: tt.chat, anthropicPath: tt.anthropic}[path]; status != tt.status || got != want {
+				t.Errorf("%d: %d %s, want %s", tt.status, status, got, want)
+			}
+		})
+	}
+}
+
 // full is a message with everything, whose events the cuts go through.
 var full = Answer{Reasoning{Text: "hm"}, Text{Text: "let me", Split: 2}, Call{ID: "a", Name: "write", Args: `{"path":"f"}`, Split: 2}}
 

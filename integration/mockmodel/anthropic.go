@@ -25,6 +25,7 @@ const (
 func (anthropic) name() string            { return "anthropic" }
 func (anthropic) serves(path string) bool { return strings.HasSuffix(path, "/messages") }
 func (anthropic) callID(n int64) string   { return fmt.Sprintf("toolu_%08d", n) }
+func (anthropic) errorEvent() string      { return "error" }
 func anthropicMessageID(id int64) string  { return fmt.Sprintf("msg_%08d", id) }
 
 func (d anthropic) view(_ *http.Request, b object) *View {
@@ -696,10 +697,6 @@ func (e *anthropicStream) end(st End) error {
 		return nil
 	}
 	return e.event("message_stop", object{})
-}
-
-func (e *anthropicStream) fail(err Error) error {
-	return e.out.event("error", anthropic{}.errorBody(http.StatusOK, err))
 }
 
 func (anthropic) whole(m *message, v *View, id int64, u Usage) any {

@@ -14,6 +14,7 @@ type chat struct{}
 func (chat) name() string             { return "chat" }
 func (chat) serves(path string) bool  { return strings.HasSuffix(path, "/chat/completions") }
 func (chat) callID(n int64) string    { return fmt.Sprintf("call_%08d", n) }
+func (chat) errorEvent() string       { return "" }
 func chatID(id int64) string          { return fmt.Sprintf("chatcmpl-%08d", id) }
 func (chat) thinking(b object) string { return str(b["reasoning_effort"]) }
 
@@ -447,20 +448,16 @@ func (e *chatStream) end(st End) error {
 	return e.out.event("", "[DONE]")
 }
 
-func (e *chatStream) fail(err Error) error {
-	return e.out.event("", chat{}.errorBody(http.StatusOK, err))
-}
-
 func (chat) whole(m *message, v *View, id int64, u Usage) any {
 	msg := object{"role": "assistant", "content": nil}
-	said := m.text.String()
+	said := "" // thinking between tags, then the text
 	for _, st := range m.thoughts {
 		field := st.Field
 		switch {
 		case st.Redacted:
 			continue
 		case field == FieldThink:
-			said = "<think>" + st.Text + "</think>" + said
+			said += "<think>" + st.Text + "</think>"
 			continue
 		case field == FieldReasoningDetails:
 			msg[field] = append(details(msg[field]), chatDetail(object{"text": st.Text, "signature": st.Signature}))
@@ -470,6 +467,7 @@ func (chat) whole(m *message, v *View, id int64, u Usage) any {
 		}
 		msg[field] = str(msg[field]) + st.Text
 	}
+	said += m.text.String()
 	if said != "" || len(m.calls) == 0 {
 		msg["content"] = said
 	}

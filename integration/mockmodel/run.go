@@ -163,13 +163,14 @@ func (run *run) incident(st Step) error {
 // error sends an error inside the stream, or as the body of a 200 answer where
 // there is none: some servers do that.
 func (run *run) error(st Error) error {
+	body := run.d.errorBody(http.StatusOK, st)
+	var err error
 	if run.whole != nil {
-		if err := run.body(run.d.errorBody(http.StatusOK, st)); err != nil {
-			return err
-		}
-		return errOver
+		err = run.body(body)
+	} else {
+		err = run.out.event(run.d.errorEvent(), body)
 	}
-	if err := run.enc.fail(st); err != nil {
+	if err != nil {
 		return err
 	}
 	return errOver

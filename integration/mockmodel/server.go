@@ -29,8 +29,8 @@ const (
 	// maxBody is above what any provider takes, so that a request is never cut
 	// here by accident.
 	maxBody = 64 << 20
-	// maxRecords bounds the records without bodies of a long load run.
-	maxRecords = 200_000
+	// defaultKeepRequests bounds the records without bodies of a long load run.
+	defaultKeepRequests = 200_000
 	// headerTime is for a client that connects and says nothing.
 	headerTime = 30 * time.Second
 )
@@ -53,6 +53,9 @@ type Options struct {
 	Models []string
 	// KeepBytes bounds the request bodies that are kept, in bytes; 0 is 256 MiB.
 	KeepBytes int64
+	// KeepRequests bounds the records: when it is reached, the older half is
+	// forgotten. 0 is 200,000.
+	KeepRequests int
 }
 
 // Request is what was received, and what became of it.
@@ -143,6 +146,9 @@ type Server struct {
 func New(o Options) *Server {
 	if o.KeepBytes == 0 {
 		o.KeepBytes = defaultKeepBytes
+	}
+	if o.KeepRequests == 0 {
+		o.KeepRequests = defaultKeepRequests
 	}
 	if o.Models == nil {
 		o.Models = []string{DefaultModel}
@@ -244,6 +250,10 @@ func (s *Server) Close() error {
 	}
 	err := s.http.Close()
 	<-s.served
+	// A connection that was accepted at the same moment is known only now.
+	if cerr := s.http.Close(); err == nil {
+		err = cerr
+	}
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
@@ -449,10 +459,10 @@ func (s *Server) update(rec *Request, f func(*Request)) {
 func (s *Server) arrive(rec *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.requests) == maxRecords {
+	if n := len(s.requests); n >= s.opts.KeepRequests {
 		// Half at once, so that a long run does not copy them all each time.
-		gone := maxRecords / 2
-		for _, r := range s.requests[s.kept:max(gone, s.kept)] {
+		gone := (n + 1) / 2
+		for _, r := range s.requests[:gone] {
 			s.keptBytes -= int64(len(r.Body))
 		}
 		s.requests = slices.Clone(s.requests[gone:])

@@ -160,6 +160,28 @@ func TestOldBodiesAreForgottenFirst(t *testing.T) {
 	}
 }
 
+func TestOldRecordsAreForgottenByHalves(t *testing.T) {
+	body := ask(chatPath, "x")
+	c := start(t, Options{KeepRequests: 4, KeepBytes: int64(3 * len(body))})
+	for i := range 9 {
+		c.whole(chatPath, body)
+		r := c.s.Requests()
+		if len(r) > 4 || r[len(r)-1].N != i+1 || r[len(r)-1].Body == nil {
+			t.Errorf("after %d: %+v", i+1, r)
+		}
+		kept := 0
+		for _, r := range r {
+			kept += len(r.Body)
+		}
+		if kept > 3*len(body) || len(r) >= 3 && kept != 3*len(body) {
+			t.Errorf("after %d: %d bytes of bodies", i+1, kept)
+		}
+	}
+	if st := c.s.Stats(); st.Requests != 9 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestResetStartsAnew(t *testing.T) {
 	c := start(t, Options{Script: Script{{Text{Text: "one"}}}})
 	c.whole(chatPath, ask(chatPath, "x"))

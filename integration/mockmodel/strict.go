@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"mime"
 	"net/http"
@@ -271,20 +272,21 @@ func (c *checker) strictSchema(at string, v any) {
 			if closed, ok := v["additionalProperties"].(bool); !ok || closed {
 				c.fault(RuleSchema, "%s: a strict schema needs additionalProperties: false", at)
 			}
-			for name := range props {
+			names := slices.Sorted(maps.Keys(props)) // the first fault is always the same
+			for _, name := range names {
 				if !slices.Contains(list(v["required"]), any(name)) {
 					c.fault(RuleSchema, "%s: a strict schema must require %q", at, name)
 				}
 			}
-			for name, p := range props {
-				c.strictSchema(at+".properties."+name, p)
+			for _, name := range names {
+				c.strictSchema(at+".properties."+name, props[name])
 			}
 		}
 		for _, k := range []string{"items", "anyOf", "$defs"} {
 			if sub, ok := v[k]; ok {
 				if defs, ok := sub.(object); ok && k == "$defs" {
-					for name, d := range defs {
-						c.strictSchema(at+".$defs."+name, d)
+					for _, name := range slices.Sorted(maps.Keys(defs)) {
+						c.strictSchema(at+".$defs."+name, defs[name])
 					}
 					continue
 				}

@@ -151,7 +151,8 @@ func joinTexts(v any) string {
 	return strings.Join(out, "\n")
 }
 
-// dialect is one wire protocol.
+// dialect is one wire protocol. Another one is a file with its dialect and its
+// entry in the list of dialects.
 type dialect interface {
 	// name stands in the records.
 	name() string
@@ -161,8 +162,10 @@ type dialect interface {
 	view(r *http.Request, body object) *View
 	// check reports to c what the provider would refuse.
 	check(c *checker, h http.Header, body object)
-	// errorBody is the body of a plain HTTP error.
+	// errorBody is the body of a plain HTTP error; with status 200 it is the data
+	// of an error event, whose name errorEvent is.
 	errorBody(status int, e Error) any
+	errorEvent() string
 	// callID makes the n-th id of a tool call.
 	callID(n int64) string
 	// stream writes a message as events, and whole one without.
@@ -180,7 +183,6 @@ type encoder interface {
 	call(st Call, first string) error
 	args(st Call, fragment string) error
 	end(st End) error
-	fail(e Error) error
 }
 
 // message is an answer without events, collected piece by piece.
@@ -195,7 +197,6 @@ type message struct {
 type collector struct {
 	message
 	thought strings.Builder
-	failed  *Error
 }
 
 func (c *collector) text(delta string) error { c.message.text.WriteString(delta); return nil }
@@ -223,5 +224,4 @@ func (c *collector) args(_ Call, fragment string) error {
 	return nil
 }
 
-func (c *collector) end(st End) error   { c.ended = st; return nil }
-func (c *collector) fail(e Error) error { c.failed = &e; return nil }
+func (c *collector) end(st End) error { c.ended = st; return nil }
