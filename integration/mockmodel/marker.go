@@ -58,13 +58,13 @@ func findMarker(v *View) marker {
 // fromMarker makes the answer that a marker asks for. The caller holds mu.
 func (s *Server) fromMarker(mark marker) (Answer, error) {
 	var (
-		texts    = 1
-		delay    time.Duration
-		turns    int
-		command  string
-		answer   Answer
-		cut      bool
-		items, _ = cutID(mark.mock)
+		texts       = 1
+		delay       time.Duration
+		turns       int
+		command     string
+		answer      Answer
+		cut         bool
+		items, _, _ = strings.Cut(mark.mock, "#")
 	)
 	for _, item := range strings.Split(items, ",") {
 		f := strings.SplitN(item, ":", 3)
@@ -123,11 +123,6 @@ func (s *Server) fromMarker(mark marker) (Answer, error) {
 		return answer, nil
 	}
 	return append(answer, stamped{n: texts, delay: delay, cut: cut}), nil
-}
-
-func cutID(mark string) (items, id string) {
-	items, id, _ = strings.Cut(mark, "#")
-	return items, id
 }
 
 // markerNumbers reads ITEM[:N[:DELAYMS]]; N is 1 when it is not there.
