@@ -409,13 +409,13 @@ func TestUnknownKeysAreWarnedAboutOncePerContent(t *testing.T) {
 func TestMergedIsJSONWithoutLiteralSecrets(t *testing.T) {
 	f := newFixture(t)
 	f.user(`{"model": {"options": {"headers": {"Authorization": "` + secret + `", "x-team": "blue", "x-api-key": "${KEY}"}, "maxTokens": 5}},
-		"sandbox": {"env": {"set": {"MY_TOKEN": "` + secret + `"}}, "ssh": {"keyFile": "/k"}},
-		"plugins": [{"command": "x", "env": {"A_SECRET": "` + secret + `"}}]}`)
+		"sandbox": {"env": {"set": {"MY_TOKEN": "` + secret + `"}}, "ssh": {"keyFile": "/k"}, "daytona": {"baseURL": "https://me:` + secret + `@h"}},
+		"plugins": [{"command": "x", "env": {"A_SECRET": "` + secret + `"}}, "git+https://` + secret + `@h/r", "git+ssh://git@h/r"]}`)
 	merged := string(f.load().Merged())
 	if strings.Contains(merged, secret) {
 		t.Errorf("a secret is shown: %s", merged)
 	}
-	for _, want := range []string{`"x-team":"blue"`, `"x-api-key":"${KEY}"`, `"maxTokens":5`, `"keyFile":"/k"`, `"provider":"openai"`} {
+	for _, want := range []string{`"x-team":"blue"`, `"x-api-key":"${KEY}"`, `"maxTokens":5`, `"keyFile":"/k"`, `"git+ssh://git@h/r"`, `"provider":"openai"`} {
 		if !strings.Contains(merged, want) {
 			t.Errorf("%s is missing in %s", want, merged)
 		}

@@ -57,7 +57,7 @@ func (s *Settings) Options(provider, model string) Block {
 		val := settings.get(key)
 		switch {
 		case val == nil:
-		case val.file == "":
+		case val.from.path == "":
 			def.members = append(def.members, member{key, val})
 		default:
 			own.members = append(own.members, member{key, val})

@@ -75,11 +75,11 @@ func reason(err error) string {
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
 // parse reads JSON with comments and trailing commas. The result aliases data.
-func parse(file string, data []byte) (*node, error) {
+func parse(from *origin, data []byte) (*node, error) {
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	fail := func(offset int, detail string) (*node, error) {
 		line, column := position(data, offset)
-		return nil, &Error{Slug: SlugParse, File: file, Detail: fmt.Sprintf("%s at %d:%d", detail, line, column)}
+		return nil, &Error{Slug: SlugParse, File: from.path, Detail: fmt.Sprintf("%s at %d:%d", detail, line, column)}
 	}
 	if i := invalidUTF8(data); i >= 0 {
 		return fail(i, "expected UTF-8 text, found another byte")
@@ -97,7 +97,7 @@ func parse(file string, data []byte) (*node, error) {
 	if k := byte(v.Value.Kind()); k != '{' {
 		return fail(v.StartOffset, "expected an object, found "+kindName(k))
 	}
-	return build(&v, file, atTop), nil
+	return build(&v, from, atTop), nil
 }
 
 // explain takes the parser's message apart. What it says about a literal is

@@ -173,5 +173,5 @@ func (n *node) path() string {
 		}
 		return p
 	}
-	return filepath.Join(filepath.Dir(n.file), p)
+	return filepath.Join(filepath.Dir(n.from.path), p)
 }

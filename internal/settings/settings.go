@@ -97,7 +97,7 @@ var defaults = mustParse(`{
 }`)
 
 func mustParse(text string) *node {
-	n, err := parse("", []byte(text))
+	n, err := parse(&origin{}, []byte(text))
 	if err != nil {
 		panic(err)
 	}
@@ -162,7 +162,7 @@ func (s *Settings) layer(dir, distrusted string) (*node, error) {
 // decode is everything between the bytes of one file and the tree that is
 // merged.
 func decode(file string, data []byte, distrusted string) (*node, []Warning, error) {
-	tree, err := parse(file, data)
+	tree, err := parse(&origin{path: file, trusted: distrusted == ""}, data)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -199,15 +199,15 @@ func decode(file string, data []byte, distrusted string) (*node, []Warning, erro
 func checkDelays(merged *node) error {
 	retry := merged.get("retry")
 	base, limit := retry.get("baseDelayMs"), retry.get("maxDelayMs")
-	if base.number() <= limit.number() || base.file == "" {
+	if base.number() <= limit.number() || base.from.path == "" {
 		return nil
 	}
-	if limit.file == "" || limit.file == base.file || retry.file == base.file {
-		return decodeError(base.file, []Fault{{"retry.baseDelayMs",
+	if limit.from.path == "" || limit.from == base.from || retry.from == base.from {
+		return decodeError(base.from.path, []Fault{{"retry.baseDelayMs",
 			fmt.Sprintf("expected at most maxDelayMs, which is %d", limit.whole())}})
 	}
-	return decodeError(limit.file, []Fault{{"retry.maxDelayMs",
-		fmt.Sprintf("expected at least baseDelayMs, which is %d in %s", base.whole(), base.file)}})
+	return decodeError(limit.from.path, []Fault{{"retry.maxDelayMs",
+		fmt.Sprintf("expected at least baseDelayMs, which is %d in %s", base.whole(), base.from.path)}})
 }
 
 func (s *Settings) fill(merged *node) {
@@ -235,13 +235,8 @@ func (s *Settings) fill(merged *node) {
 	}
 	if list := merged.get("plugins"); list != nil {
 		s.Plugins = make([]Plugin, len(list.elems))
-		project := filepath.Join(s.Project, projectDir)
 		for i, e := range list.elems {
-			s.Plugins[i] = Plugin{
-				Entry:   e.raw(),
-				File:    e.file,
-				Trusted: s.Project == "" || s.Trusted || filepath.Dir(e.file) != project,
-			}
+			s.Plugins[i] = Plugin{Entry: e.raw(), File: e.from.path, Trusted: e.from.trusted}
 		}
 	}
 	retry := merged.get("retry")
@@ -344,8 +339,8 @@ func ratesOf(n *node) messages.Rates {
 func (s *Settings) Origins() map[string]string {
 	out := map[string]string{}
 	s.merged.walkLeaves("", func(path string, n *node) {
-		if n.file != "" {
-			out[path] = n.file
+		if n.from.path != "" {
+			out[path] = n.from.path
 		}
 	})
 	return out

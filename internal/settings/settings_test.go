@@ -203,6 +203,7 @@ func TestDelaysAreHeldAgainstEachOther(t *testing.T) {
 		{name: "above the default", user: `{"retry": {"baseDelayMs": 60001}}`, file: "user", fault: "retry.baseDelayMs"},
 		{name: "the project raises the base", user: `{"retry": {"maxDelayMs": 500}}`, project: `{"retry": {"baseDelayMs": 501}}`, file: "project", fault: "retry.baseDelayMs"},
 		{name: "the project lowers the limit", user: `{"retry": {"baseDelayMs": 501}}`, project: `{"retry": {"maxDelayMs": 500}}`, file: "project", fault: "retry.maxDelayMs"},
+		{name: "the project has nothing to do with it", user: `{"retry": {"baseDelayMs": 501, "maxDelayMs": 500}}`, project: `{"retry": {"maxRetries": 1}}`, file: "user", fault: "retry.baseDelayMs"},
 		{name: "the project repairs it", user: `{"retry": {"baseDelayMs": 70000}}`, project: `{"retry": {"maxDelayMs": 70000}}`, base: 70 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -264,5 +265,23 @@ func TestModels(t *testing.T) {
 	}
 	if !reflect.DeepEqual(s.Models[1], want) {
 		t.Errorf("got  %+v\nwant %+v", s.Models[1], want)
+	}
+}
+
+func TestAFileThatIsBothLayersIsTrustedAsTheUsers(t *testing.T) {
+	f := newFixture(t)
+	f.inProject(`{"plugins": ["./own", {"plugin": "codework.tool.ls", "enabled": true}]}`)
+	src := f.source()
+	src.UserConfigDir = filepath.Join(f.project, ".codework")
+	s, err := Load(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trusted []bool
+	for _, p := range s.Plugins {
+		trusted = append(trusted, p.Trusted)
+	}
+	if want := []bool{true, true, false}; !reflect.DeepEqual(trusted, want) {
+		t.Errorf("got %v", trusted)
 	}
 }

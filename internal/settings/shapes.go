@@ -61,11 +61,7 @@ func strict(fields ...field) *shape {
 }
 func array(elem *shape, want string) *shape { return &shape{kind: '[', want: want, elem: elem} }
 func oneOf(words ...string) *shape {
-	want := "one of " + strings.Join(words, ", ")
-	if len(words) == 1 {
-		want = words[0]
-	}
-	return &shape{kind: '"', want: want, words: words}
+	return &shape{kind: '"', want: "one of " + strings.Join(words, ", "), words: words}
 }
 func integer(low, high float64, want string) *shape {
 	return &shape{kind: 'i', want: want, min: low, max: high}

@@ -14,7 +14,13 @@ type node struct {
 	lit     []byte // the literal as written, of everything but { and [
 	members []member
 	elems   []*node
-	file    string // "" for built-in defaults
+	from    *origin
+}
+
+// origin is the file that a value came from.
+type origin struct {
+	path    string // "" for built-in defaults
+	trusted bool
 }
 
 type member struct {
@@ -48,8 +54,8 @@ func (p place) under(key string) place {
 
 // build turns the syntax tree into nodes: of a key that is given twice the
 // last value counts, and null means that the key is absent.
-func build(v *hujson.Value, file string, at place) *node {
-	n := &node{kind: byte(v.Value.Kind()), file: file}
+func build(v *hujson.Value, from *origin, at place) *node {
+	n := &node{kind: byte(v.Value.Kind()), from: from}
 	switch v := v.Value.(type) {
 	case hujson.Literal:
 		n.lit = v
@@ -63,7 +69,7 @@ func build(v *hujson.Value, file string, at place) *node {
 		}
 		n.elems = make([]*node, len(v.Elements))
 		for i := range v.Elements {
-			n.elems[i] = build(&v.Elements[i], file, in)
+			n.elems[i] = build(&v.Elements[i], from, in)
 		}
 	case *hujson.Object:
 		n.members = make([]member, 0, len(v.Members))
@@ -73,7 +79,7 @@ func build(v *hujson.Value, file string, at place) *node {
 		}
 		for i := range v.Members {
 			key := unquote(v.Members[i].Name.Value.(hujson.Literal))
-			m := member{key, build(&v.Members[i].Value, file, at.under(key))}
+			m := member{key, build(&v.Members[i].Value, from, at.under(key))}
 			if seen == nil {
 				n.members = append(n.members, m)
 			} else if at, twice := seen[key]; twice {
@@ -234,7 +240,7 @@ func merge(low, high *node) *node {
 	if low.kind != '{' || high.kind != '{' {
 		return high
 	}
-	out := &node{kind: '{', file: high.file}
+	out := &node{kind: '{', from: high.from}
 	out.members = append(make([]member, 0, len(low.members)+len(high.members)), low.members...)
 	index := make(map[string]int, len(low.members))
 	for i, m := range low.members {
@@ -268,7 +274,7 @@ func mergeLayers(low, high *node) *node {
 		}
 		both := make([]*node, 0, len(l.elems)+len(h.elems))
 		both = append(append(both, l.elems...), h.elems...)
-		out.members[i].val = &node{kind: '[', elems: both, file: h.file}
+		out.members[i].val = &node{kind: '[', elems: both, from: h.from}
 	}
 	return out
 }

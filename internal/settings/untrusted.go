@@ -50,7 +50,7 @@ func withoutTrust(file *node) (*node, []string) {
 		if list.kind != '[' {
 			return list
 		}
-		kept := &node{kind: '[', file: list.file}
+		kept := &node{kind: '[', from: list.from}
 		for i, e := range list.elems {
 			if configuresBuiltin(e) && !e.holdsReference() {
 				kept.elems = append(kept.elems, e)
@@ -115,7 +115,7 @@ func (n *node) filter(keep func(member) bool) *node {
 	if n.kind != '{' {
 		return n
 	}
-	out := &node{kind: '{', file: n.file}
+	out := &node{kind: '{', from: n.from}
 	for _, m := range n.members {
 		if keep(m) {
 			out.members = append(out.members, m)
@@ -129,7 +129,7 @@ func (n *node) each(f func(key string, val *node) *node) *node {
 	if n.kind != '{' {
 		return n
 	}
-	out := &node{kind: '{', file: n.file, members: make([]member, len(n.members))}
+	out := &node{kind: '{', from: n.from, members: make([]member, len(n.members))}
 	for i, m := range n.members {
 		out.members[i] = member{m.key, f(m.key, m.val)}
 	}
@@ -147,38 +147,4 @@ func (n *node) edit(key string, f func(*node) *node) *node {
 		}
 		return val
 	})
-}
-
-const mask = `"***"`
-
-// secretWords mark names whose text is not shown.
-var secretWords = []string{"auth", "key", "token", "secret", "password", "credential", "cookie"}
-
-// masked is the tree as it may be shown: literal text under a name that
-// speaks of a secret is replaced. References are shown, and so are numbers:
-// maxTokens is none.
-func masked(key string, n *node) *node {
-	switch n.kind {
-	case '{':
-		return n.each(masked)
-	case '[':
-		out := &node{kind: '[', file: n.file, elems: make([]*node, len(n.elems))}
-		for i, e := range n.elems {
-			out.elems[i] = masked(key, e)
-		}
-		return out
-	case '"':
-		if !isReference(n.text()) && namesSecret(key) {
-			return &node{kind: '"', lit: []byte(mask), file: n.file}
-		}
-	}
-	return n
-}
-
-func namesSecret(key string) bool {
-	key = strings.ToLower(key)
-	if strings.HasSuffix(key, "file") {
-		return false // where a key lies is no secret
-	}
-	return slices.ContainsFunc(secretWords, func(w string) bool { return strings.Contains(key, w) })
 }

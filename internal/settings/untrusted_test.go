@@ -106,7 +106,7 @@ func TestUntrustedProject(t *testing.T) {
 }
 
 func TestReferencesOfAnUntrustedProjectAreNamed(t *testing.T) {
-	tree, err := parse("f", []byte(`{"model": {"id": "a${B}", "thinkingBudgets": {"low": 1}, "options": {"a": ["x", ["${B}"]], "b": {"c": "${B}", "d": [{"e": "${B}"}]}}}}`))
+	tree, err := parse(&origin{path: "f"}, []byte(`{"model": {"id": "a${B}", "thinkingBudgets": {"low": 1}, "options": {"a": ["x", ["${B}"]], "b": {"c": "${B}", "d": [{"e": "${B}"}]}}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
