@@ -1,0 +1,246 @@
+package actors
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"codework/messages"
+	"codework/protocol/contract"
+	"codework/protocol/effectrpc"
+)
+
+// gateway is the actor of one RPC connection: it turns calls into messages and
+// answers into frames. Whatever a client does costs its own connection only.
+type gateway struct {
+	server   *effectrpc.Server
+	system   *System
+	local    bool   // over the socket of this machine
+	name     string // of the connection, for prompts that are bound to it
+	world    *messages.World
+	bound    bool // some prompt was
+	begun    bool
+	guardian *Ref
+	hub      *Ref
+}
+
+// connectionEnded tells a gateway that its client is gone.
+type connectionEnded struct{ err error }
+
+func (g *gateway) Receive(me *Self, m any) {
+	switch m := m.(type) {
+	case Started:
+		if g.begun { // it failed, and its connection with it
+			me.Ref().Stop()
+			return
+		}
+		g.begun = true
+		tell := me.Later()
+		me.Go(func(ctx context.Context) any {
+			return connectionEnded{g.server.Serve(ctx, func(c *effectrpc.Call) { tell(c) })}
+		})
+	case *effectrpc.Call:
+		g.call(me, m)
+	case connectionEnded:
+		if m.err != nil {
+			me.Log().Debug("connection ended", "err", m.err)
+		}
+		me.Ref().Stop()
+	case Stopped:
+		if g.bound {
+			g.guardian.Tell(leaveLocal{g.name})
+		}
+	}
+}
+
+// call sends a call's message on at once, so that calls keep their order, and
+// waits for the answer beside the actor.
+func (g *gateway) call(me *Self, c *effectrpc.Call) {
+	m, err := contract.Decode(c.Method(), c.Payload(), g.local)
+	switch {
+	case errors.Is(err, contract.ErrUnknownMethod):
+		c.DieUnknownMethod()
+		return
+	case err != nil:
+		c.Die(err.Error())
+		return
+	}
+	switch m := m.(type) {
+	case messages.CreateSession:
+		m.World = g.world
+		g.forward(me, c, g.guardian, m)
+	case messages.ListSessions:
+		g.forward(me, c, g.guardian, m)
+	case messages.GetSession:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Configure:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.GetQueue:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Prompt:
+		m.World = g.world
+		if m.Bound != "" {
+			m.Bound = ""
+			if g.local {
+				m.Bound, g.bound = g.name, true
+			}
+		}
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Interrupt:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.HasMessage:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Wait:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Subscribe:
+		g.subscribe(me, c, m)
+	case messages.Hello:
+		g.hello(me, c, m)
+	default:
+		g.serverCall(me, c)
+	}
+}
+
+func (g *gateway) serverCall(me *Self, c *effectrpc.Call) {
+	switch c.Method() {
+	case contract.ServerInfo:
+		me.Go(func(context.Context) any {
+			info, err := g.system.Info(c.Context())
+			answerCall(c, info, err)
+			return nil
+		})
+	case contract.ServerHandover:
+		me.Go(func(context.Context) any {
+			h, err := g.system.handover(c.Context())
+			answerCall(c, h, err)
+			return nil
+		})
+	}
+}
+
+// forward asks for the answer to a call and passes it on.
+func (g *gateway) forward(me *Self, c *effectrpc.Call, to *Ref, m any) {
+	wait := to.request(m)
+	me.Go(func(context.Context) any {
+		v, err := wait(c.Context())
+		for errors.Is(err, errStopped) && again(to, c, m) {
+			v, err = to.request(m)(c.Context())
+		}
+		v, err = withoutError(c.Method(), v, err)
+		answerCall(c, v, err)
+		return nil
+	})
+}
+
+// again tells whether a call that its session did not live to answer can be
+// asked once more: only waiting can, everything else may have been done.
+func again(to *Ref, c *effectrpc.Call, m any) bool {
+	t, ok := m.(toSession)
+	if !ok || c.Context().Err() != nil {
+		return false
+	}
+	if _, ok := t.m.(messages.Wait); !ok {
+		return false
+	}
+	select {
+	case <-to.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// withoutError turns the missing session into an answer for the methods that
+// declare no error.
+func withoutError(method string, v any, err error) (any, error) {
+	var missing *messages.SessionNotFound
+	if !errors.As(err, &missing) {
+		return v, err
+	}
+	switch method {
+	case contract.SessionInterrupt:
+		return messages.Interrupted{}, nil
+	case contract.SessionMessage:
+		return messages.Found{}, nil
+	}
+	return v, err
+}
+
+func answerCall(c *effectrpc.Call, v any, err error) {
+	if err != nil {
+		failCall(c, err)
+		return
+	}
+	b, err := contract.Encode(v)
+	if err != nil {
+		c.Die(&effectrpc.Defect{Name: messages.RefusedInternal, Message: err.Error()})
+		return
+	}
+	c.Succeed(b)
+}
+
+func failCall(c *effectrpc.Call, err error) {
+	if b, ok := contract.EncodeError(err); ok {
+		c.Fail(b)
+		return
+	}
+	var refused *messages.Refused
+	if errors.As(err, &refused) {
+		c.Die(&effectrpc.Defect{Name: refused.Name, Message: refused.Message})
+		return
+	}
+	c.Die(&effectrpc.Defect{Name: messages.RefusedInternal, Message: err.Error()})
+}
+
+// subscribe registers first; the stream begins after that, so that nothing
+// that happens later is missed.
+func (g *gateway) subscribe(me *Self, c *effectrpc.Call, q messages.Subscribe) {
+	sub := newSubscription(q.SessionID)
+	hub, store := g.hub, g.system.config.Store
+	registered := hub.request(subscribe{sub})
+	context.AfterFunc(c.Context(), func() { hub.Tell(unsubscribe{sub}) })
+	me.Go(func(context.Context) any {
+		if _, err := registered(c.Context()); err != nil {
+			failCall(c, err)
+			return nil
+		}
+		r := newReader(sub, store, q)
+		c.Stream(func(ctx context.Context, most effectrpc.Batch) ([]json.RawMessage, error) {
+			values, err := r.next(ctx, most.Values)
+			return values, streamError(err)
+		})
+		return nil
+	})
+}
+
+// streamError gives a subscription's end the form that the wire knows.
+func streamError(err error) error {
+	if b, ok := contract.EncodeError(err); ok {
+		return &effectrpc.RemoteError{Body: b}
+	}
+	var refused *messages.Refused
+	if errors.As(err, &refused) {
+		return &effectrpc.Defect{Name: refused.Name, Message: refused.Message}
+	}
+	return err
+}
+
+// hello takes down what the client's world looks like. A client of another
+// world is refused: a tool must never run elsewhere than its caller thinks.
+func (g *gateway) hello(me *Self, c *effectrpc.Call, h messages.Hello) {
+	if h.Host != g.system.identity.Host || h.MountNamespace != g.system.identity.MountNamespace {
+		failCall(c, &messages.WrongWorld{Reason: "this home is in use by a process on " + g.system.identity.Host +
+			" that sees other files (another machine or container)"})
+		return
+	}
+	env := make([]string, 0, len(h.Env))
+	for k, v := range h.Env {
+		env = append(env, k+"="+v)
+	}
+	g.world = &messages.World{Dir: h.Cwd, Env: env, Umask: h.Umask, UserConfigDir: h.UserConfigDir}
+	me.Go(func(context.Context) any {
+		info, err := g.system.Info(c.Context())
+		answerCall(c, info, err)
+		return nil
+	})
+}

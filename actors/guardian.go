@@ -1,0 +1,438 @@
+package actors
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"codework/internal/store"
+	"codework/messages"
+	"codework/providers"
+	"codework/sandboxes"
+)
+
+// guardian is the root of the tree. It finds or starts the actor that a
+// message is for, restarts what fails within a budget, and knows what runs.
+type guardian struct {
+	config Config
+	deps   sessionDeps
+	hub    *Ref
+	local  *Ref
+
+	sessions    map[string]*sessionSlot
+	connections map[connectionTo]*Ref
+	gateways    map[*Ref]bool
+	draining    bool
+	settled     []Reply // wait until nothing runs
+	last        Load
+}
+
+// sessionSlot is a session in memory.
+type sessionSlot struct {
+	ref      *Ref
+	state    sessionState
+	retiring bool
+	held     []heldMessage // what came while it was being unloaded
+}
+
+type heldMessage struct {
+	m     any
+	reply Reply
+}
+
+// toSession is a message for a session.
+type toSession struct {
+	id string
+	m  any
+}
+
+type (
+	retireSession struct{ id string }
+	drain         struct{}              // refuse new work and stop what runs
+	running       struct{}              // asks what runs
+	leaveLocal    struct{ conn string } // a local client is gone
+	openGateway   struct{ g *gateway }
+	getHub        struct{}
+)
+
+// Load is what runs in the process.
+type Load struct {
+	Loaded  int // sessions in memory
+	Busy    int // sessions with work under way
+	Clients int // connections
+}
+
+func (g *guardian) Receive(me *Self, m any) {
+	switch m := m.(type) {
+	case Started:
+		g.start(me)
+	case toSession:
+		g.route(me, m)
+	case messages.CreateSession:
+		g.create(me, m)
+	case messages.ListSessions:
+		g.list(me, m)
+	case running:
+		me.Answer(g.running(), nil)
+	case sessionState:
+		if s := g.sessions[m.id]; s != nil {
+			s.state = m
+		}
+		g.tell()
+	case retireSession:
+		if s := g.sessions[m.id]; s != nil && !s.retiring {
+			s.retiring = true
+			s.ref.Stop()
+		}
+	case Ended:
+		g.ended(me, m.Child)
+	case leaveLocal:
+		for _, s := range g.sessions {
+			s.ref.Tell(clientGone{m.conn})
+		}
+	case connectionTo:
+		g.connect(me, m)
+	case sandboxes.MountOptions:
+		g.mount(me, m)
+	case drain:
+		g.draining = true
+		for _, s := range g.sessions {
+			s.ref.Tell(messages.Interrupt{Reason: messages.ByShutdown})
+		}
+		g.settled = append(g.settled, me.TakeReply())
+		g.tell()
+	case openGateway:
+		ref := me.Spawn(func() Actor { return m.g })
+		g.gateways[ref] = true
+		me.Answer(ref, nil)
+		g.tell()
+	case getHub:
+		me.Answer(g.hub, nil)
+	}
+}
+
+func (g *guardian) start(me *Self) {
+	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*Ref{}, map[*Ref]bool{}
+	g.hub = me.Spawn(newHub)
+	g.local = me.Spawn(newSandbox(g.config.Local))
+	self := me.Ref()
+	hub, local := g.hub, g.local
+	g.deps = sessionDeps{
+		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter,
+		publish: func(events []messages.Event) { hub.Tell(publish{events}) },
+		changed: func(s sessionState) { self.Tell(s) },
+		retire:  func(id string) { self.Tell(retireSession{id}) },
+		unmount: func(session string) { local.Tell(unmount{session}) },
+	}
+}
+
+// route hands a message to its session, which is started if need be. One that
+// is being unloaded gets it afterwards, as a new incarnation.
+func (g *guardian) route(me *Self, m toSession) {
+	if _, prompt := m.m.(messages.Prompt); prompt && g.draining {
+		me.Answer(nil, &messages.Refused{Name: messages.RefusedShutdown, Message: "the server is going down"})
+		return
+	}
+	s := g.sessions[m.id]
+	if s == nil {
+		s = g.open(me, m.id)
+	}
+	if s.retiring {
+		s.held = append(s.held, heldMessage{m.m, me.TakeReply()})
+		return
+	}
+	me.Forward(s.ref, m.m)
+}
+
+func (g *guardian) open(me *Self, id string) *sessionSlot {
+	s := &sessionSlot{ref: me.Spawn(newSession(g.deps, id)), state: sessionState{id: id, status: messages.SessionIdle}}
+	g.sessions[id] = s
+	return s
+}
+
+// ended forgets a child that has stopped: a session that was unloaded, or one
+// that failed too often. Whoever waits for it gets a new one.
+func (g *guardian) ended(me *Self, child *Ref) {
+	if g.gateways[child] {
+		delete(g.gateways, child)
+		g.tell()
+		return
+	}
+	for id, s := range g.sessions {
+		if s.ref != child {
+			continue
+		}
+		if !s.retiring {
+			me.Log().Error("session failed too often and was given up; its next prompt starts it again", "session", id)
+		}
+		delete(g.sessions, id)
+		if len(s.held) > 0 {
+			next := g.open(me, id)
+			for _, h := range s.held {
+				next.ref.Tell(ask{h.m, h.reply})
+			}
+		}
+		g.tell()
+		return
+	}
+	for key, ref := range g.connections {
+		if ref == child {
+			me.Log().Error("provider connection failed too often; the next request opens it again", "provider", key.provider)
+			delete(g.connections, key)
+			return
+		}
+	}
+	if child == g.hub || child == g.local {
+		// Without them nothing works: whoever watches the guardian ends the
+		// process.
+		me.Log().Error("a part that everything needs has failed too often")
+		me.Ref().Stop()
+	}
+}
+
+func (g *guardian) running() []sessionState {
+	var out []sessionState
+	for _, s := range g.sessions {
+		if s.state.status != messages.SessionIdle {
+			out = append(out, s.state)
+		}
+	}
+	return out
+}
+
+// tell says what runs to whoever decides about the end of the process.
+func (g *guardian) tell() {
+	l := Load{Loaded: len(g.sessions), Busy: len(g.running()), Clients: len(g.gateways)}
+	if l.Busy == 0 {
+		for _, r := range g.settled {
+			r.Send(nil, nil)
+		}
+		g.settled = nil
+	}
+	if l != g.last && g.config.Watch != nil {
+		g.last = l
+		g.config.Watch(l)
+	}
+}
+
+// create makes a session. It is answered when its record is on disk.
+func (g *guardian) create(me *Self, m messages.CreateSession) {
+	if g.draining {
+		me.Answer(nil, &messages.Refused{Name: messages.RefusedShutdown, Message: "the server is going down"})
+		return
+	}
+	reply, store := me.TakeReply(), g.config.Store
+	dir := g.config.Dir
+	me.Go(func(context.Context) any {
+		rec, err := newRecord(m, dir)
+		if err != nil {
+			reply.Send(nil, err)
+			return nil
+		}
+		save(store, rec, reply)
+		return nil
+	})
+}
+
+func save(s Store, rec messages.SessionRecord, reply Reply) {
+	s.Append(store.Batch{Session: rec.ID, Record: &rec}, func(err error) {
+		reply.Send(infoOf(rec), err)
+	})
+}
+
+// newRecord checks where the session is to work and describes it.
+func newRecord(m messages.CreateSession, serverDir string) (messages.SessionRecord, error) {
+	if r := m.Sandbox; r != nil {
+		switch {
+		case r.ID != "" && r.ID != messages.LocalSandbox:
+			return messages.SessionRecord{}, &messages.SandboxNotFound{ID: r.ID}
+		case r.Driver != "" && r.Driver != "local":
+			return messages.SessionRecord{}, &messages.SandboxDriverNotRegistered{Driver: r.Driver, Registered: []string{"local"}}
+		case r.ProviderResourceID != "":
+			return messages.SessionRecord{}, &messages.SandboxDriverRegistration{Driver: "local", Reason: "the host has no resources to attach to"}
+		}
+	}
+	if m.World != nil {
+		serverDir = m.World.Dir
+	}
+	dir := m.Directory
+	if dir == "" {
+		dir = serverDir
+	}
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(serverDir, dir)
+	}
+	dir = filepath.Clean(dir)
+	switch fi, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return messages.SessionRecord{}, &messages.DirectoryNotFound{Directory: dir, SandboxID: messages.LocalSandbox}
+	case err != nil || !fi.IsDir():
+		return messages.SessionRecord{}, &messages.NotDirectory{Directory: dir, SandboxID: messages.LocalSandbox}
+	}
+	now := time.Now().UnixMilli()
+	rec := messages.SessionRecord{
+		ID: messages.NewSessionID(), Title: messages.DefaultTitle, Directory: dir, HostDir: m.HostDir,
+		AppendSystemPrompt: m.AppendSystemPrompt, CreatedAt: now, UpdatedAt: now,
+	}
+	if m.Title != "" {
+		rec.Title, rec.TitleSet = m.Title, true
+	}
+	if m.Runtime != nil {
+		rec.Runtime = *m.Runtime
+	}
+	return rec, nil
+}
+
+func (g *guardian) list(me *Self, m messages.ListSessions) {
+	live := map[string]sessionState{}
+	for id, s := range g.sessions {
+		live[id] = s.state
+	}
+	reply, store := me.TakeReply(), g.config.Store
+	me.Go(func(ctx context.Context) any {
+		records, err := store.List(ctx, m)
+		infos := make([]messages.SessionInfo, 0, len(records))
+		for _, r := range records {
+			i := infoOf(r)
+			if s, ok := live[r.ID]; ok {
+				i.Status, i.Queued = s.status, s.queued
+			}
+			infos = append(infos, i)
+		}
+		reply.Send(infos, err)
+		return nil
+	})
+}
+
+// mount answers with the session's place in its sandbox.
+func (g *guardian) mount(me *Self, o sandboxes.MountOptions) {
+	reply, local := me.TakeReply(), g.local
+	me.Go(func(ctx context.Context) any {
+		m, err := Ask[sandboxes.Mount](ctx, local, mountFor{o})
+		reply.Send(place{local, m}, err)
+		return nil
+	})
+}
+
+// connect answers with the actor of a provider connection.
+func (g *guardian) connect(me *Self, key connectionTo) {
+	ref := g.connections[key]
+	if ref == nil {
+		dialect := g.config.Dialects[key.protocol]
+		if dialect == nil {
+			me.Answer(nil, &messages.Failure{Type: messages.FailConfiguration,
+				Message: "protocol " + string(key.protocol) + " is not supported"})
+			return
+		}
+		client, err := key.client()
+		if err != nil {
+			me.Answer(nil, &messages.Failure{Type: messages.FailConfiguration, Message: err.Error()})
+			return
+		}
+		ref = me.Spawn(newProvider(dialect, client))
+		g.connections[key] = ref
+	}
+	me.Answer(ref, nil)
+}
+
+// client makes the HTTP client of a connection. Proxy and certificates are
+// the caller's, not those the process was started with.
+func (c connectionTo) client() (*http.Client, error) {
+	v := map[string]string{}
+	for i, name := range networkVariables {
+		v[name] = c.network[i]
+	}
+	either := func(a, b string) string {
+		if v[a] != "" {
+			return v[a]
+		}
+		return v[b]
+	}
+	all := either("ALL_PROXY", "all_proxy")
+	proxy := httpproxy.Config{HTTPSProxy: either("HTTPS_PROXY", "https_proxy"), HTTPProxy: either("HTTP_PROXY", "http_proxy"), NoProxy: either("NO_PROXY", "no_proxy")}
+	if proxy.HTTPSProxy == "" {
+		proxy.HTTPSProxy = all
+	}
+	if proxy.HTTPProxy == "" {
+		proxy.HTTPProxy = all
+	}
+	choose := proxy.ProxyFunc()
+	t := &http.Transport{
+		Proxy:                 func(r *http.Request) (*url.URL, error) { return choose(r.URL) },
+		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext,
+		ForceAttemptHTTP2:     true,
+		TLSHandshakeTimeout:   dialTimeout,
+		IdleConnTimeout:       90 * time.Second,
+		MaxIdleConnsPerHost:   64, // sessions that take turns on one connection
+		ExpectContinueTimeout: time.Second,
+	}
+	roots, err := certificates(v["SSL_CERT_FILE"], v["SSL_CERT_DIR"])
+	if err != nil {
+		return nil, err
+	}
+	if roots != nil {
+		t.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	return &http.Client{Transport: t, CheckRedirect: providers.CheckRedirect}, nil
+}
+
+// How long a provider's host may take to accept, and how often an idle
+// connection is probed.
+const (
+	dialTimeout = 30 * time.Second
+	keepAlive   = 30 * time.Second
+)
+
+// certificates reads the authorities that the variables name; nil means the
+// system's.
+func certificates(file, dir string) (*x509.CertPool, error) {
+	if file == "" && dir == "" {
+		return nil, nil
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	files := []string{}
+	if file != "" {
+		files = append(files, file)
+	}
+	for _, d := range filepath.SplitList(dir) {
+		found, _ := filepath.Glob(filepath.Join(d, "*")) // a bad pattern is a folder without certificates
+		files = append(files, found...)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err == nil && pool.AppendCertsFromPEM(b) {
+			continue
+		}
+		if f == file {
+			if err == nil {
+				err = errors.New("no certificate in it")
+			}
+			return nil, errors.New("SSL_CERT_FILE " + f + ": " + err.Error())
+		}
+	}
+	return pool, nil
+}
+
+// Config is what the tree of actors is made of.
+type Config struct {
+	Store    Store
+	Prepare  Preparer
+	Local    Driver
+	Dialects map[messages.Protocol]providers.Dialect
+	Dir      string // where sessions work that name no directory
+	// Watch hears what runs whenever that changes; it must not block.
+	Watch func(Load)
+}

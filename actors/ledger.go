@@ -1,0 +1,215 @@
+package actors
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"codework/messages"
+)
+
+// ledger is one session as its log tells it. Every change of it is an event;
+// apply is the only writer, for events that are read and for new ones alike.
+type ledger struct {
+	record messages.SessionRecord
+	seq    int64 // of the last event
+	inbox  []input
+	// entries are the conversation: user messages, committed assistant
+	// messages, and of stopped ones what text they had. An entry never changes.
+	entries []messages.Message
+	draft   *draft
+	// running is set between execution.started and its end.
+	running bool
+	// prompts holds the content hash of every prompt id ever admitted here.
+	prompts map[string]string
+	ids     map[string]bool // of entries
+}
+
+// input is a prompt that was admitted and not promoted yet.
+type input struct {
+	id       string
+	body     messages.PromptBody
+	delivery messages.Delivery
+	seq      int64
+	at       int64
+	// What follows is not recorded.
+	bound     string // the connection its work ends with
+	unwritten bool   // on its way to the disk: nothing may happen because of it
+}
+
+// draft is an assistant message that is not committed yet.
+type draft struct {
+	message messages.Message
+	ended   bool // the model has finished it; its calls are being settled
+}
+
+func newLedger(record messages.SessionRecord) *ledger {
+	return &ledger{record: record, prompts: map[string]string{}, ids: map[string]bool{}}
+}
+
+// apply takes the next event of the log.
+func (l *ledger) apply(e messages.Event, d messages.EventData) error {
+	if e.Seq != l.seq+1 {
+		return fmt.Errorf("event %d follows %d", e.Seq, l.seq)
+	}
+	l.seq = e.Seq
+	l.record.UpdatedAt = max(l.record.UpdatedAt, d.Timestamp)
+	switch e.Type {
+	case messages.EventExecutionStarted:
+		l.running = true
+	case messages.EventExecutionSucceeded, messages.EventExecutionFailed, messages.EventExecutionInterrupted:
+		l.running = false
+	case messages.EventPromptAdmitted:
+		if d.Prompt == nil {
+			return fmt.Errorf("event %d has no prompt", e.Seq)
+		}
+		l.inbox = append(l.inbox, input{id: d.MessageID, body: *d.Prompt, delivery: d.Delivery, seq: e.Seq, at: d.Timestamp})
+		l.prompts[d.MessageID] = promptHash(*d.Prompt, d.Delivery)
+	case messages.EventPromptRemoved:
+		l.dequeue(d.MessageID)
+	case messages.EventPromptPromoted:
+		if d.Prompt == nil {
+			return fmt.Errorf("event %d has no prompt", e.Seq)
+		}
+		l.dequeue(d.MessageID)
+		if d.Title != "" && !l.record.TitleSet {
+			l.record.Title, l.record.TitleSet = d.Title, true
+		}
+		l.add(userMessage(d.MessageID, *d.Prompt, d.Timestamp))
+	case messages.EventLLMStarted, messages.EventLLMEnded:
+		if d.Message == nil {
+			return fmt.Errorf("event %d has no message", e.Seq)
+		}
+		l.draft = &draft{message: *d.Message, ended: e.Type == messages.EventLLMEnded}
+		l.draft.message.Parts = slices.Clone(d.Message.Parts)
+	case messages.EventLLMFailed:
+		l.draft = nil
+		if d.Message == nil {
+			break
+		}
+		if d.Message.Usage != nil {
+			l.record.Discarded = l.record.Discarded.Add(*d.Message.Usage)
+		}
+		if d.Message.State == messages.EntryAborted && len(d.Message.Parts) > 0 {
+			l.add(*d.Message)
+		}
+	case messages.EventToolSettled:
+		if l.draft == nil || d.Part == nil {
+			break // a settlement without its message: check names it
+		}
+		for i := range l.draft.message.Parts {
+			p := &l.draft.message.Parts[i]
+			if p.Type == messages.PartToolCall && p.CallID == d.CallID {
+				*p = *d.Part
+			}
+		}
+	case messages.EventTurnEnded:
+		if l.draft == nil {
+			break
+		}
+		m := l.draft.message
+		l.draft = nil
+		m.State = messages.EntryCommitted
+		l.add(m)
+		l.record.Turns++
+		if m.Usage != nil {
+			l.record.Usage = l.record.Usage.Add(*m.Usage)
+		}
+	}
+	return nil
+}
+
+func (l *ledger) add(m messages.Message) {
+	l.entries = append(l.entries, m)
+	l.ids[m.ID] = true
+}
+
+func (l *ledger) dequeue(id string) {
+	l.inbox = slices.DeleteFunc(l.inbox, func(in input) bool { return in.id == id })
+}
+
+// queued returns the waiting prompts as clients see them.
+func (l *ledger) queued() []messages.QueuedPrompt {
+	q := make([]messages.QueuedPrompt, 0, len(l.inbox))
+	for _, in := range l.inbox {
+		q = append(q, messages.QueuedPrompt{ID: in.id, Text: in.body.Text, Delivery: in.delivery, AdmittedAt: messages.ISOTime(in.at)})
+	}
+	return q
+}
+
+// ready says that the admission of a prompt is on disk.
+func (l *ledger) ready(id string) {
+	for i := range l.inbox {
+		if l.inbox[i].id == id {
+			l.inbox[i].unwritten = false
+		}
+	}
+}
+
+// hasSteer tells whether a prompt waits to join the running exchange.
+func (l *ledger) hasSteer() bool { return len(l.next(false)) > 0 }
+
+// next returns what is promoted now: the steers, oldest first; or, where an
+// exchange begins and no steer waits, the oldest followUp.
+func (l *ledger) next(exchangeBegins bool) []input {
+	var steers, others []input
+	for _, in := range l.inbox {
+		switch {
+		case in.unwritten:
+		case in.delivery == messages.Steer:
+			steers = append(steers, in)
+		default:
+			others = append(others, in)
+		}
+	}
+	if len(steers) == 0 && exchangeBegins && len(others) > 0 {
+		return others[:1]
+	}
+	return steers
+}
+
+// finished tells whether the conversation has nothing that a model should
+// answer.
+func (l *ledger) finished() bool {
+	if len(l.entries) == 0 {
+		return true
+	}
+	last := l.entries[len(l.entries)-1]
+	return last.Role == messages.RoleAssistant && last.State == messages.EntryCommitted &&
+		(last.StopReason == messages.StopStop || last.StopReason == messages.StopLength)
+}
+
+func userMessage(id string, p messages.PromptBody, at int64) messages.Message {
+	m := messages.Message{ID: id, Role: messages.RoleUser, Timestamp: at}
+	if p.Text != "" {
+		m.Parts = append(m.Parts, messages.Part{Type: messages.PartText, Text: p.Text})
+	}
+	m.Parts = append(m.Parts, p.Parts...)
+	return m
+}
+
+// promptHash is the identity of a prompt's content: the same id may be sent
+// again only with the same hash.
+func promptHash(p messages.PromptBody, d messages.Delivery) string {
+	h := sha256.New()
+	// Encoding a struct of strings cannot fail.
+	_ = json.NewEncoder(h).Encode(struct {
+		P messages.PromptBody
+		D messages.Delivery
+	}{p, d})
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// keptText is what stays of a stopped message: its text, never thinking or
+// calls. Without text nothing stays.
+func keptText(parts []messages.Part) []messages.Part {
+	var kept []messages.Part
+	for _, p := range parts {
+		if p.Type == messages.PartText && p.Text != "" {
+			kept = append(kept, messages.Part{Type: messages.PartText, Text: p.Text})
+		}
+	}
+	return kept
+}

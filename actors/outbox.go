@@ -1,0 +1,81 @@
+package actors
+
+import (
+	"codework/messages"
+)
+
+// outbox keeps the order in which a session's events go out: a durable event
+// follows its commit, and live events wait behind the durable ones before
+// them. So no reader ever holds a position that a crash takes back.
+type outbox struct {
+	publish func([]messages.Event)
+	waiting []parcel
+	head    uint64 // number of the parcel at waiting[0]
+}
+
+// parcel is one batch under way to the disk, and the live events behind it.
+type parcel struct {
+	events []messages.Event // durable first, then live
+	done   []func(error)    // run by the actor once the batch is on disk
+}
+
+// live publishes an event, behind whatever is not on disk yet.
+func (o *outbox) live(e messages.Event) {
+	if n := len(o.waiting); n > 0 {
+		o.waiting[n-1].events = append(o.waiting[n-1].events, e)
+		return
+	}
+	o.publish([]messages.Event{e})
+}
+
+// add queues a batch; committed must be called for it.
+func (o *outbox) add(events []messages.Event, done func(error)) {
+	p := parcel{events: events}
+	if done != nil {
+		p.done = append(p.done, done)
+	}
+	o.waiting = append(o.waiting, p)
+}
+
+// mark numbers the newest batch under way; 0 when there is none.
+func (o *outbox) mark() uint64 {
+	if len(o.waiting) == 0 {
+		return 0
+	}
+	return o.head + uint64(len(o.waiting))
+}
+
+// whenDurable runs f once the batch with that mark is on disk: now, if it is.
+func (o *outbox) whenDurable(mark uint64, f func(error)) {
+	if mark <= o.head || len(o.waiting) == 0 {
+		f(nil)
+		return
+	}
+	p := &o.waiting[mark-o.head-1]
+	p.done = append(p.done, f)
+}
+
+// committed says that the oldest batch is on disk.
+func (o *outbox) committed() {
+	p := o.waiting[0]
+	o.waiting = o.waiting[1:]
+	o.head++
+	if len(p.events) > 0 {
+		o.publish(p.events)
+	}
+	for _, f := range p.done {
+		f(nil)
+	}
+}
+
+// fail gives up on everything that is not on disk.
+func (o *outbox) fail(err error) {
+	lost := o.waiting
+	o.head += uint64(len(lost))
+	o.waiting = nil
+	for _, p := range lost {
+		for _, f := range p.done {
+			f(err)
+		}
+	}
+}

@@ -1,0 +1,387 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"codework/messages"
+)
+
+// This file is the only one that touches protoactor-go. It offers what is safe
+// of it: spawn, tell, ask with a reply channel, children that restart within a
+// budget, work beside an actor whose late results are dropped, timers, and a
+// stop that can be waited for.
+
+// Actor handles one message at a time. Receive must not wait for anything.
+// It gets Started first, after every restart too, and Stopped last.
+type Actor interface {
+	Receive(me *Self, m any)
+}
+
+// Started is the first message of every incarnation.
+type Started struct{}
+
+// Stopped is the last message of every incarnation, also before a restart.
+type Stopped struct{}
+
+// Ended tells a parent that one of its children has stopped for good: it was
+// asked to, or its restarts ran over the budget.
+type Ended struct{ Child *Ref }
+
+// errStopped answers those who asked an actor that has stopped.
+var errStopped = &messages.Refused{Name: messages.RefusedShutdown, Message: "stopped before it could answer"}
+
+// The budget of restarts of one child, which recovers with time.
+const (
+	restarts       = 10
+	restartsWithin = time.Minute
+)
+
+// Runtime is the actor system of the process.
+type Runtime struct {
+	system *actor.ActorSystem
+	log    *slog.Logger
+}
+
+// NewRuntime makes an actor system that logs to log. Shutdown ends it.
+func NewRuntime(log *slog.Logger) *Runtime {
+	system := actor.NewActorSystem(
+		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }),
+	)
+	return &Runtime{system: system, log: log}
+}
+
+// Shutdown releases what the system itself holds. The actors must have been
+// stopped before; calling it twice panics.
+func (r *Runtime) Shutdown() { r.system.Shutdown() }
+
+// Spawn starts an actor that nobody supervises but the runtime.
+func (r *Runtime) Spawn(make func() Actor) *Ref {
+	return r.spawn(r.system.Root.Spawn, make)
+}
+
+func (r *Runtime) spawn(spawn func(*actor.Props) *actor.PID, make func() Actor) *Ref {
+	ref := &Ref{system: r.system, done: closable()}
+	props := actor.PropsFromProducer(func() actor.Actor { return newCell(r, ref, make()) },
+		actor.WithSupervisor(actor.NewOneForOneStrategy(restarts, restartsWithin, actor.DefaultDecider)))
+	ref.pid.Store(spawn(props))
+	return ref
+}
+
+// Ref is an actor's address. It stays the same over restarts.
+type Ref struct {
+	system *actor.ActorSystem
+	// pid is set by Spawn after the actor may already have run.
+	pid  atomic.Pointer[actor.PID]
+	done *closeOnce
+}
+
+// Tell puts m into the actor's mailbox. It never blocks; an actor that has
+// stopped does not get it.
+func (r *Ref) Tell(m any) {
+	if pid := r.pid.Load(); pid != nil {
+		r.system.Root.Send(pid, m)
+	}
+}
+
+// Stop lets the actor finish what its mailbox holds and ends it. Done tells
+// when.
+func (r *Ref) Stop() { r.system.Root.Poison(r.pid.Load()) }
+
+// Done is closed when the actor and all it started have ended.
+func (r *Ref) Done() <-chan struct{} { return r.done.c }
+
+// ask is a message whose sender waits for an answer.
+type ask struct {
+	m     any
+	reply Reply
+}
+
+type answer struct {
+	value any
+	err   error
+}
+
+// Reply answers one asker. The zero Reply answers nobody. Only the first
+// answer counts.
+type Reply struct {
+	c     chan answer
+	owner *Self // who promised the answer, until it is given
+}
+
+// Send gives the answer; it never blocks.
+func (r Reply) Send(value any, err error) {
+	if r.c == nil {
+		return
+	}
+	if r.owner != nil {
+		r.owner.mu.Lock()
+		delete(r.owner.owed, r.c)
+		r.owner.mu.Unlock()
+	}
+	select {
+	case r.c <- answer{value, err}:
+	default:
+	}
+}
+
+// Ask sends m and waits for the answer, for ctx, or for the actor's end.
+func Ask[T any](ctx context.Context, r *Ref, m any) (T, error) {
+	var zero T
+	v, err := r.request(m)(ctx)
+	if err != nil {
+		return zero, err
+	}
+	t, ok := v.(T)
+	if !ok && v != nil {
+		return zero, fmt.Errorf("unexpected answer %T", v)
+	}
+	return t, nil
+}
+
+// request sends m now, in order with other messages, and returns how to wait
+// for the answer.
+func (r *Ref) request(m any) func(context.Context) (any, error) {
+	reply := Reply{c: make(chan answer, 1)}
+	r.Tell(ask{m, reply})
+	return func(ctx context.Context) (any, error) {
+		select {
+		case a := <-reply.c:
+			return a.value, a.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-r.Done():
+		}
+		select {
+		case a := <-reply.c:
+			return a.value, a.err
+		default:
+			return nil, errStopped
+		}
+	}
+}
+
+// Self is an actor's handle on itself, valid for one incarnation.
+type Self struct {
+	rt    *Runtime
+	ref   *Ref
+	ctx   context.Context
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+	reply Reply
+	taken bool
+	spawn func(*actor.Props) *actor.PID
+
+	// mu guards owed: answers promised but not yet given, failed when the
+	// incarnation ends.
+	mu   sync.Mutex
+	owed map[chan answer]struct{}
+
+	children map[string]*Ref // by protoactor id
+}
+
+// Ref is the actor's address.
+func (me *Self) Ref() *Ref { return me.ref }
+
+// Context ends when this incarnation does.
+func (me *Self) Context() context.Context { return me.ctx }
+
+// Log is the logger of the actor system.
+func (me *Self) Log() *slog.Logger { return me.rt.log }
+
+// Answer replies to the current message, if somebody asked.
+func (me *Self) Answer(value any, err error) { me.TakeReply().Send(value, err) }
+
+// TakeReply keeps the right to answer the current message later. If this
+// incarnation ends first, the asker is told.
+func (me *Self) TakeReply() Reply {
+	r := me.reply
+	me.reply, me.taken = Reply{}, true
+	if r.c == nil {
+		return r
+	}
+	r.owner = me
+	me.mu.Lock()
+	me.owed[r.c] = struct{}{}
+	me.mu.Unlock()
+	return r
+}
+
+// Forward hands the current message, and the duty to answer it, to another
+// actor.
+func (me *Self) Forward(to *Ref, m any) {
+	r := me.reply
+	me.reply, me.taken = Reply{}, true
+	if r.c == nil {
+		to.Tell(m)
+		return
+	}
+	to.Tell(ask{m, r})
+}
+
+// Spawn starts a supervised child.
+func (me *Self) Spawn(make func() Actor) *Ref {
+	ref := me.rt.spawn(me.spawn, make)
+	me.children[ref.pid.Load().Id] = ref
+	return ref
+}
+
+// stamped is a message to one incarnation; the next one never sees it.
+type stamped struct {
+	to *Self
+	m  any
+}
+
+// Later returns a function that tells this incarnation something: for work
+// that runs beside the actor.
+func (me *Self) Later() func(m any) {
+	return func(m any) { me.ref.Tell(stamped{me, m}) }
+}
+
+// Go runs f beside the actor and tells the actor what it returned, unless
+// that is nil or the incarnation has ended. The context ends with the
+// incarnation, which waits for f.
+func (me *Self) Go(f func(ctx context.Context) any) {
+	me.wg.Add(1)
+	go func() {
+		defer me.wg.Done()
+		defer func() {
+			if p := recover(); p != nil {
+				me.rt.log.Error("panic beside an actor", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				me.Later()(crashed{fmt.Errorf("panic: %v", p)})
+			}
+		}()
+		if m := f(me.ctx); m != nil {
+			me.Later()(m)
+		}
+	}()
+}
+
+// crashed makes the actor fail for what failed beside it.
+type crashed struct{ err error }
+
+// After tells the actor m after d, unless it is stopped first or the
+// incarnation ends.
+func (me *Self) After(d time.Duration, m any) (stop func()) {
+	tell := me.Later()
+	t := time.AfterFunc(d, func() { tell(m) })
+	return func() { t.Stop() }
+}
+
+// cell is one incarnation of an actor inside protoactor.
+type cell struct {
+	me      *Self
+	behave  Actor
+	running bool
+}
+
+func newCell(rt *Runtime, ref *Ref, a Actor) *cell {
+	ctx, stop := context.WithCancel(context.Background())
+	return &cell{behave: a, me: &Self{rt: rt, ref: ref, ctx: ctx, stop: stop, owed: map[chan answer]struct{}{}, children: map[string]*Ref{}}}
+}
+
+// Receive is protoactor's entrance.
+func (c *cell) Receive(pc actor.Context) {
+	switch m := pc.Message().(type) {
+	case *actor.Started:
+		c.me.ref.pid.CompareAndSwap(nil, pc.Self())
+		c.me.spawn = func(p *actor.Props) *actor.PID { return pc.Spawn(p) }
+		c.running = true
+		c.handle(Started{}, Reply{})
+	case *actor.Restarting:
+		c.end()
+	case *actor.Stopping:
+		c.end()
+	case *actor.Stopped:
+		c.me.ref.done.close()
+	case *actor.Terminated:
+		if child, ok := c.me.children[m.Who.Id]; ok {
+			delete(c.me.children, m.Who.Id)
+			c.handle(Ended{child}, Reply{})
+		}
+	case actor.SystemMessage, actor.AutoReceiveMessage:
+	case ask:
+		c.handle(m.m, m.reply)
+	case stamped:
+		if m.to == c.me {
+			c.handle(m.m, Reply{})
+		}
+	default:
+		c.handle(m, Reply{})
+	}
+}
+
+// handle runs the behaviour. A panic is answered, logged with its stack and
+// passed on, for the supervisor to restart the actor.
+func (c *cell) handle(m any, reply Reply) {
+	me := c.me
+	me.reply, me.taken = reply, false
+	defer func() {
+		p := recover()
+		r := me.reply
+		me.reply = Reply{}
+		if p != nil {
+			me.rt.log.Error("actor failed", "actor", fmt.Sprintf("%T", c.behave), "message", fmt.Sprintf("%T", m),
+				"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			r.Send(nil, &messages.Refused{Name: messages.RefusedInternal, Message: "internal error; the log says more"})
+			panic(errors.New("actor failed"))
+		}
+		if r.c != nil && !me.taken {
+			r.Send(nil, nil)
+		}
+	}()
+	if crash, ok := m.(crashed); ok {
+		panic(crash.err)
+	}
+	c.behave.Receive(me, m)
+}
+
+// end finishes the incarnation: whatever it started has ended when it
+// returns. A panic here would revive the actor, so it is only logged.
+func (c *cell) end() {
+	if !c.running {
+		return
+	}
+	c.running = false
+	func() {
+		defer func() {
+			if p := recover(); p != nil {
+				c.me.rt.log.Error("actor failed while stopping", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			}
+		}()
+		c.me.stop()
+		c.behave.Receive(c.me, Stopped{})
+	}()
+	c.me.stop()
+	c.me.wg.Wait()
+	c.me.mu.Lock()
+	owed := c.me.owed
+	c.me.owed = map[chan answer]struct{}{}
+	c.me.mu.Unlock()
+	for r := range owed {
+		Reply{c: r}.Send(nil, errStopped)
+	}
+}
+
+type closeOnce struct {
+	once sync.Once
+	c    chan struct{}
+}
+
+func closable() *closeOnce { return &closeOnce{c: make(chan struct{})} }
+
+func (c *closeOnce) close() { c.once.Do(func() { close(c.c) }) }
+
+// generation numbers turns and executions over the whole process, so that no
+// late answer is ever taken for a current one.
+var generation atomic.Uint64
+
+func nextGeneration() uint64 { return generation.Add(1) }

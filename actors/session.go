@@ -1,0 +1,602 @@
+package actors
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"codework/internal/store"
+	"codework/internal/tools"
+	"codework/messages"
+)
+
+// idleAfter is how long a session without work stays in memory.
+const idleAfter = 2 * time.Minute
+
+// maxQueued bounds the prompts that wait in one session.
+const maxQueued = 1000
+
+// sessionDeps are what every session shares.
+type sessionDeps struct {
+	store   Store
+	prepare Preparer
+	publish func([]messages.Event)
+	changed func(sessionState) // tells the guardian what the session does now
+	retire  func(id string)    // asks the guardian to unload the session
+	unmount func(session string)
+	clock   func() time.Time
+	idle    time.Duration
+}
+
+// sessionState is what the guardian knows of a live session.
+type sessionState struct {
+	id     string
+	status messages.SessionStatus
+	queued int
+	title  string
+}
+
+type phase uint8
+
+const (
+	loading phase = iota
+	broken        // the log cannot be read or healed now; every message is refused
+	idle
+	busy
+	stopping
+)
+
+// session is the actor of one session: its inbox, its conversation, and the
+// state machine that turns prompts into requests and tool runs.
+//
+// Messages that come while the log is being read wait for it. Everything
+// recorded is an event: append puts it into the log and into memory at once,
+// and tells readers when it is on disk. When an append fails, memory is thrown
+// away and read from the log again, so that it never runs ahead.
+type session struct {
+	sessionDeps
+	id  string
+	me  *Self
+	now time.Time // of the message being handled
+
+	phase   phase
+	fault   error  // why it is broken
+	epoch   uint64 // of the state in memory: answers to an older one are dropped
+	held    []held // what came while loading
+	led     *ledger
+	out     outbox
+	exec    *execution
+	wake    bool // a prompt came while busy
+	healing bool // what a crash left open is being settled
+	waiters []Reply
+	joined  []Reply // resumes that wait for the running execution's outcome
+	resumes []Reply // resumes that came while stopping: they start the next one
+
+	// clients are the local connections whose life the session's work is tied
+	// to; world is what the latest of them sees.
+	clients  map[string]bool
+	world    *messages.World
+	leave    bool // the last local client has left; its mount goes when work ends
+	keepJobs bool // background jobs outlive the session's clients
+	seen     *tools.Seen
+	cache    messages.EncodeCache
+	told     map[string]bool // notices said already
+	rest     func()          // stops the timer of the rest
+}
+
+type held struct {
+	m     any
+	reply Reply
+}
+
+// Messages of the session to itself.
+type (
+	loaded struct {
+		epoch uint64
+		led   *ledger
+		calls []string // started and not settled
+		err   error
+	}
+	written struct {
+		epoch uint64
+		err   error
+	}
+	checked struct { // the id of a prompt was looked up
+		prompt messages.Prompt
+		body   messages.PromptBody
+		reply  Reply
+		err    error
+		known  bool
+	}
+	restOver struct{ epoch uint64 }
+)
+
+// clientGone tells a session that a local client has ended.
+type clientGone struct{ conn string }
+
+// resumeSession starts work that is pending, or goes on with a conversation
+// that waits for an answer; it is answered with the outcome.
+type resumeSession struct{}
+
+func newSession(d sessionDeps, id string) func() Actor {
+	return func() Actor {
+		return &session{sessionDeps: d, id: id, clients: map[string]bool{}, told: map[string]bool{}, seen: &tools.Seen{}}
+	}
+}
+
+// Receive owns every field of s and never waits.
+func (s *session) Receive(me *Self, m any) {
+	s.me, s.now = me, s.clock()
+	switch m := m.(type) {
+	case Started:
+		s.out.publish = s.publish
+		s.load()
+	case Stopped:
+		s.out.fail(errStopped)
+		return
+	case loaded:
+		if m.epoch == s.epoch {
+			s.opened(m)
+		}
+	case written:
+		if m.epoch == s.epoch {
+			s.onWritten(m.err)
+		}
+	default:
+		switch s.phase {
+		case loading:
+			s.held = append(s.held, held{m, me.TakeReply()})
+		case broken:
+			me.Answer(nil, s.fault)
+		default:
+			s.handle(m)
+		}
+	}
+}
+
+func (s *session) handle(m any) {
+	me := s.me
+	switch m := m.(type) {
+	case messages.Prompt:
+		s.prompt(m, me.TakeReply())
+	case checked:
+		s.admit(m)
+	case messages.Interrupt:
+		me.Answer(s.interrupt(m, false), nil)
+	case messages.Wait:
+		s.waiters = append(s.waiters, me.TakeReply())
+		s.answerWaiters()
+	case resumeSession:
+		s.onResume(me.TakeReply())
+	case messages.GetSession:
+		me.Answer(s.info(), nil)
+	case messages.Configure:
+		s.configure(m, me.TakeReply())
+	case messages.HasMessage:
+		me.Answer(messages.Found{Found: s.led.ids[m.MessageID]}, nil)
+	case messages.GetQueue:
+		s.queue(m, me.TakeReply())
+	case clientGone:
+		s.clientGone(m.conn)
+	case restOver:
+		if m.epoch == s.epoch && s.phase == idle && len(s.clients) == 0 {
+			s.retire(s.id)
+		}
+	default:
+		s.onExecution(m)
+	}
+	s.afterMessage()
+}
+
+// afterMessage does what follows from the new state: answers to those who
+// wait, and the timer of the rest.
+func (s *session) afterMessage() {
+	if s.phase == loading || s.phase == broken {
+		return
+	}
+	s.answerWaiters()
+	if s.rest != nil {
+		s.rest()
+		s.rest = nil
+	}
+	if s.phase == idle && s.idle > 0 {
+		s.rest = s.me.After(s.idle, restOver{s.epoch})
+	}
+}
+
+func (s *session) answerWaiters() {
+	if s.phase != idle || len(s.out.waiting) > 0 {
+		return
+	}
+	for _, r := range s.waiters {
+		r.Send(nil, nil)
+	}
+	s.waiters = nil
+}
+
+// load reads the log, beside the actor.
+func (s *session) load() {
+	s.phase = loading
+	s.epoch = nextGeneration()
+	s.exec = nil
+	epoch, id := s.epoch, s.id
+	s.me.Go(func(ctx context.Context) any {
+		snap, err := s.store.Load(ctx, id)
+		if err != nil {
+			return loaded{epoch: epoch, err: err}
+		}
+		led := newLedger(snap.Record)
+		// Totals are folded anew: the stored ones are for lists.
+		led.record.Usage, led.record.Discarded, led.record.Turns = messages.Usage{}, messages.Usage{}, 0
+		for _, e := range snap.Events {
+			d, err := e.Decode()
+			if err == nil {
+				err = led.apply(e, d)
+			}
+			if err != nil {
+				return loaded{epoch: epoch, err: err}
+			}
+		}
+		return loaded{epoch: epoch, led: led, calls: snap.Started}
+	})
+}
+
+// opened goes on with what load found.
+func (s *session) opened(m loaded) {
+	if m.err != nil {
+		var missing *messages.SessionNotFound
+		if !errors.As(m.err, &missing) {
+			s.me.Log().Error("session cannot be read", "session", s.id, "err", m.err)
+			m.err = &messages.Refused{Name: messages.RefusedStore, Message: "session " + s.id + " cannot be read: " + m.err.Error()}
+		}
+		s.breakDown(m.err)
+		return
+	}
+	s.led = m.led
+	s.phase = idle
+	s.cache = messages.EncodeCache{}
+	s.heal(m.calls)
+	s.tellState()
+	waiting := s.held
+	s.held = nil
+	for _, h := range waiting {
+		s.me.reply = h.reply
+		s.handle(h.m)
+		s.me.reply = Reply{}
+	}
+	s.afterMessage()
+}
+
+// breakDown refuses everything with err and asks to be unloaded, so that the
+// next message tries anew.
+func (s *session) breakDown(err error) {
+	s.phase, s.fault = broken, err
+	for _, h := range s.held {
+		h.reply.Send(nil, err)
+	}
+	s.held = nil
+	s.refuseWaiters(err)
+	s.retire(s.id)
+}
+
+func (s *session) refuseWaiters(err error) {
+	for _, r := range slices.Concat(s.waiters, s.joined, s.resumes) {
+		r.Send(nil, err)
+	}
+	s.waiters, s.joined, s.resumes = nil, nil, nil
+}
+
+// record is an event to be appended.
+type record struct {
+	kind string
+	data messages.EventData
+}
+
+// write is what one append puts on disk beside its events.
+type write struct {
+	start  []string // calls whose handler runs once this is on disk
+	settle []string // calls that have their result
+	prompt *checked
+	record bool // the session's own record changed
+}
+
+// append records events, in memory now and on disk soon; then runs once they
+// are on disk, or with the error that threw the session's memory away.
+func (s *session) append(w write, then func(error), records ...record) {
+	b := store.Batch{Session: s.id, Started: w.start, Settled: w.settle}
+	for _, r := range records {
+		d := r.data
+		d.Timestamp, d.SessionID = s.now.UnixMilli(), s.id
+		e := messages.Event{ID: messages.NewEventID(), Type: r.kind, Session: s.id, Seq: s.led.seq + 1, Data: encode(d)}
+		if err := s.led.apply(e, d); err != nil {
+			panic(err) // our own event does not fit our own state
+		}
+		b.Events = append(b.Events, e)
+	}
+	if w.prompt != nil {
+		b.PromptID, b.PromptHash = w.prompt.prompt.ID, promptHash(w.prompt.body, w.prompt.prompt.Delivery)
+	}
+	if w.record {
+		rec := s.led.record
+		b.Record = &rec
+	}
+	s.out.add(slices.Clip(b.Events), then)
+	epoch, tell := s.epoch, s.me.Later()
+	s.store.Append(b, func(err error) { tell(written{epoch, err}) })
+}
+
+// live tells readers something that is not recorded.
+func (s *session) live(kind string, d messages.EventData) {
+	d.Timestamp, d.SessionID = s.now.UnixMilli(), s.id
+	e := messages.Event{ID: messages.NewEventID(), Type: kind, Session: s.id, Data: encode(d)}
+	if s.led != nil {
+		e.After = s.led.seq
+	}
+	s.out.live(e)
+}
+
+func encode(d messages.EventData) json.RawMessage {
+	b, err := json.Marshal(d)
+	if err != nil {
+		panic(err) // EventData holds nothing that has no JSON form
+	}
+	return b
+}
+
+func (s *session) onWritten(err error) {
+	if err == nil {
+		s.out.committed()
+		s.afterMessage()
+		return
+	}
+	s.lost(err)
+}
+
+// lost throws memory away after an append that failed: the log is the truth.
+// Whoever waited is told why; running work ends, and its end is announced
+// though it may not be recorded.
+func (s *session) lost(err error) {
+	s.me.Log().Warn("session could not be written", "session", s.id, "err", err)
+	if s.exec != nil {
+		s.exec.cancel()
+	}
+	end := s.exec != nil && s.led.running
+	s.out.fail(err)
+	if end {
+		s.out.live(s.unrecordedEnd(err))
+	}
+	if s.healing {
+		s.breakDown(err)
+		return
+	}
+	s.refuseWaiters(err)
+	s.wake = false
+	s.load()
+}
+
+func (s *session) unrecordedEnd(err error) messages.Event {
+	f := messages.Failure{Type: messages.FailInternal, Message: err.Error()}
+	return messages.Event{ID: messages.NewEventID(), Type: messages.EventExecutionFailed, Session: s.id,
+		Data: encode(messages.EventData{Timestamp: s.now.UnixMilli(), SessionID: s.id, Error: &f})}
+}
+
+// prompt checks a prompt and looks up its id; nothing is written yet.
+func (s *session) prompt(p messages.Prompt, reply Reply) {
+	if err := p.Validate(); err != nil {
+		reply.Send(nil, err)
+		return
+	}
+	if len(s.led.inbox) >= maxQueued {
+		reply.Send(nil, &messages.Refused{Name: messages.RefusedBusy, Message: "too many prompts wait in this session; wait for some to finish, or clear its queue"})
+		return
+	}
+	if p.Delivery == "" {
+		p.Delivery = messages.Steer
+	}
+	body := messages.PromptBody{Text: p.Text, Parts: p.Parts}
+	c := checked{prompt: p, body: body, reply: reply}
+	images := slices.ContainsFunc(p.Parts, func(q messages.Part) bool { return len(q.Data) > 0 })
+	if p.ID == "" && !images {
+		c.prompt.ID = messages.NewMessageID()
+		s.admit(c)
+		return
+	}
+	if hash, ok := s.led.prompts[p.ID]; ok && !images {
+		c.known = hash == promptHash(body, p.Delivery)
+		if !c.known {
+			c.err = &messages.PromptConflict{SessionID: s.id, MessageID: p.ID}
+		}
+		s.admit(c)
+		return
+	}
+	s.me.Go(func(context.Context) any { return s.check(c) })
+}
+
+// check does beside the actor what needs the disk: images become blobs, and
+// the prompt's id must not be another session's.
+func (s *session) check(c checked) checked {
+	if c.prompt.ID == "" {
+		c.prompt.ID = messages.NewMessageID()
+	}
+	c.body.Parts = slices.Clone(c.body.Parts)
+	for i := range c.body.Parts {
+		p := &c.body.Parts[i]
+		if len(p.Data) == 0 {
+			continue
+		}
+		name, err := s.store.PutBlob(p.Data)
+		if err != nil {
+			c.err = err
+			return c
+		}
+		p.Blob, p.Bytes, p.Data = name, int64(len(p.Data)), nil
+	}
+	owner, hash, ok, err := s.store.Prompt(c.prompt.ID)
+	switch {
+	case err != nil:
+		c.err = err
+	case ok && (owner != s.id || hash != promptHash(c.body, c.prompt.Delivery)):
+		c.err = &messages.PromptConflict{SessionID: s.id, MessageID: c.prompt.ID}
+	case ok:
+		c.known = true
+	}
+	return c
+}
+
+// admit writes a checked prompt; it is answered when it is on disk, and only
+// then does anything happen because of it.
+func (s *session) admit(c checked) {
+	// Another prompt of the same id may have come in meanwhile.
+	if hash, ok := s.led.prompts[c.prompt.ID]; ok && c.err == nil && !c.known {
+		if c.known = hash == promptHash(c.body, c.prompt.Delivery); !c.known {
+			c.err = &messages.PromptConflict{SessionID: s.id, MessageID: c.prompt.ID}
+		}
+	}
+	if c.err != nil {
+		c.reply.Send(nil, c.err)
+		return
+	}
+	if c.known {
+		s.out.whenDurable(s.out.mark(), func(err error) { c.reply.Send(nil, err) })
+		return
+	}
+	if c.prompt.World != nil {
+		s.world = c.prompt.World
+	}
+	if c.prompt.Bound != "" {
+		s.clients[c.prompt.Bound] = true
+	}
+	then := func(err error) {
+		c.reply.Send(nil, err)
+		if err == nil {
+			s.led.ready(c.prompt.ID)
+			s.awake()
+		}
+	}
+	s.append(write{prompt: &c, record: true}, then, record{messages.EventPromptAdmitted,
+		messages.EventData{MessageID: c.prompt.ID, Prompt: &c.body, Delivery: c.prompt.Delivery}})
+	in := &s.led.inbox[len(s.led.inbox)-1]
+	in.bound, in.unwritten = c.prompt.Bound, true
+	s.tellState()
+}
+
+// awake starts work, or remembers that there is some.
+func (s *session) awake() {
+	if s.phase != idle {
+		s.wake = true
+		return
+	}
+	s.start(false)
+}
+
+func (s *session) onResume(reply Reply) {
+	switch s.phase {
+	case idle:
+		s.joined = append(s.joined, reply)
+		s.start(true)
+	case busy:
+		s.joined = append(s.joined, reply)
+	case stopping:
+		s.resumes = append(s.resumes, reply)
+	}
+}
+
+func (s *session) configure(m messages.Configure, reply Reply) {
+	if err := m.Runtime.Validate(); err != nil {
+		reply.Send(nil, err)
+		return
+	}
+	if m.Runtime.Model != nil {
+		s.led.record.Runtime.Model = m.Runtime.Model
+	}
+	if m.Runtime.ThinkingLevel != "" {
+		s.led.record.Runtime.ThinkingLevel = m.Runtime.ThinkingLevel
+	}
+	s.led.record.UpdatedAt = s.now.UnixMilli()
+	info := s.info()
+	s.append(write{record: true}, func(err error) {
+		reply.Send(info, err)
+		if err == nil {
+			s.live(messages.EventSessionUpdated, messages.EventData{Session: &info})
+		}
+	})
+}
+
+func (s *session) queue(m messages.GetQueue, reply Reply) {
+	s.removeQueued(func(in input) bool { return m.Clear || in.id == m.Remove && m.Remove != "" })
+	q := messages.Queue{Queued: s.led.queued()}
+	s.out.whenDurable(s.out.mark(), func(err error) { reply.Send(q, err) })
+}
+
+func (s *session) removeQueued(which func(input) bool) {
+	var removed []record
+	for _, in := range s.led.inbox {
+		if which(in) {
+			removed = append(removed, record{messages.EventPromptRemoved, messages.EventData{MessageID: in.id}})
+		}
+	}
+	if len(removed) > 0 {
+		s.append(write{record: true}, nil, removed...)
+		s.tellState()
+	}
+}
+
+// clientGone ends what a local client has left: its queued prompts are taken
+// back, its running work is stopped. What others asked for goes on.
+func (s *session) clientGone(conn string) {
+	if !s.clients[conn] {
+		return
+	}
+	delete(s.clients, conn)
+	s.removeQueued(func(in input) bool { return in.bound == conn })
+	s.leave = len(s.clients) == 0
+	if s.leave {
+		s.world = nil
+	}
+	if s.phase == busy && s.exec.bound[conn] {
+		s.interrupt(messages.Interrupt{Reason: messages.ByShutdown}, true)
+	}
+	if s.exec == nil {
+		s.leaveMount()
+	}
+}
+
+// leaveMount ends the background jobs of a session whose last local client is
+// gone. An execution that others asked for keeps them until it ends.
+func (s *session) leaveMount() {
+	if s.leave && !s.keepJobs {
+		s.unmount(s.id)
+	}
+	s.leave = false
+}
+
+func (s *session) info() messages.SessionInfo {
+	i := infoOf(s.led.record)
+	i.Status, i.Queued = s.status(), len(s.led.inbox)
+	return i
+}
+
+func (s *session) status() messages.SessionStatus {
+	switch s.phase {
+	case busy:
+		return messages.SessionRunning
+	case stopping:
+		return messages.SessionStopping
+	}
+	return messages.SessionIdle
+}
+
+func (s *session) tellState() {
+	s.changed(sessionState{s.id, s.status(), len(s.led.inbox), s.led.record.Title})
+}
+
+// infoOf is what a record says of its session.
+func infoOf(r messages.SessionRecord) messages.SessionInfo {
+	return messages.SessionInfo{
+		ID: r.ID, Title: r.Title, Directory: r.Directory, HostDir: r.HostDir, Status: messages.SessionIdle,
+		Model: r.Runtime.Model, ThinkingLevel: r.Runtime.ThinkingLevel, Usage: &r.Usage,
+		CreatedAt: messages.ISOTime(r.CreatedAt), UpdatedAt: messages.ISOTime(r.UpdatedAt), ParentID: r.ParentID,
+	}
+}

@@ -1,0 +1,152 @@
+package actors
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"codework/messages"
+	"codework/protocol/contract"
+	"codework/protocol/effectrpc"
+)
+
+// Identity says which process this is, for clients that ask.
+type Identity struct {
+	Version        string
+	Build          string
+	Home           string
+	Host           string
+	MountNamespace string
+}
+
+// System is the tree of actors of one process.
+type System struct {
+	rt       *Runtime
+	guardian *Ref
+	hub      *Ref
+	config   Config
+	identity Identity
+	started  time.Time
+	takeover chan struct{}
+	once     sync.Once
+	log      *slog.Logger
+}
+
+// Boot starts the actors. Shutdown ends them; the store stays the caller's.
+func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*System, error) {
+	rt := NewRuntime(log)
+	s := &System{rt: rt, config: config, identity: id, started: time.Now(), takeover: make(chan struct{}), log: log}
+	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config} })
+	if w, ok := config.Prepare.(*Workshop); ok {
+		w.guardian = s.guardian
+	}
+	hub, err := Ask[*Ref](ctx, s.guardian, getHub{})
+	if err != nil {
+		return nil, err
+	}
+	s.hub = hub
+	return s, nil
+}
+
+// Failed is closed when the tree has come to its end, by Shutdown or because
+// it cannot go on.
+func (s *System) Failed() <-chan struct{} { return s.guardian.Done() }
+
+// Takeover is closed when another process has asked to own the home.
+func (s *System) Takeover() <-chan struct{} { return s.takeover }
+
+// Serve answers one connection until it ends. local tells that it comes over
+// the socket of this machine.
+func (s *System) Serve(ctx context.Context, conn effectrpc.Conn, local bool) error {
+	g := &gateway{system: s, local: local, name: messages.NewEventID(), guardian: s.guardian, hub: s.hub}
+	g.server = effectrpc.NewServer(conn, effectrpc.ServerOptions{
+		OnPanic: func(method string, v any, stack []byte) {
+			s.log.Error("call failed", "method", method, "panic", v, "stack", string(stack))
+		},
+	})
+	ref, err := Ask[*Ref](ctx, s.guardian, openGateway{g})
+	if err != nil {
+		conn.Close(effectrpc.CloseGoingAway, "server is going down")
+		return err
+	}
+	select {
+	case <-ref.Done():
+	case <-ctx.Done():
+		g.server.Shutdown()
+		<-ref.Done()
+	}
+	return nil
+}
+
+// Handler serves the contract over HTTP.
+func (s *System) Handler(accept effectrpc.AcceptOptions, local bool) http.Handler {
+	mux := http.NewServeMux()
+	rpc := func(w http.ResponseWriter, r *http.Request) {
+		conn, err := effectrpc.Accept(w, r, accept)
+		if err != nil {
+			s.log.Debug("connection refused", "err", err)
+			return
+		}
+		// The request's context ends with the handler, the connection's work
+		// with the connection.
+		if err := s.Serve(context.WithoutCancel(r.Context()), conn, local); err != nil {
+			s.log.Debug("connection not served", "err", err)
+		}
+	}
+	mux.HandleFunc(contract.Path, rpc)
+	mux.HandleFunc(contract.LegacyPath, rpc)
+	return mux
+}
+
+// Info says who this is and what runs.
+func (s *System) Info(ctx context.Context) (messages.ServerInfo, error) {
+	states, err := Ask[[]sessionState](ctx, s.guardian, running{})
+	if err != nil {
+		return messages.ServerInfo{}, err
+	}
+	all, err := s.config.Store.Count(ctx)
+	if err != nil {
+		return messages.ServerInfo{}, err
+	}
+	return messages.ServerInfo{
+		Name: "codework", Version: s.identity.Version, Build: s.identity.Build, Protocol: contract.Version,
+		StartedAt: messages.ISOTime(s.started.UnixMilli()), PID: os.Getpid(), Home: s.identity.Home,
+		Sessions: messages.SessionCount{Total: all, Busy: len(states)},
+	}, nil
+}
+
+// handover asks for the end of this process as soon as nothing runs.
+func (s *System) handover(ctx context.Context) (messages.Handover, error) {
+	states, err := Ask[[]sessionState](ctx, s.guardian, running{})
+	if err != nil {
+		return messages.Handover{}, err
+	}
+	h := messages.Handover{WaitsFor: []messages.HandoverSession{}}
+	for _, st := range states {
+		h.WaitsFor = append(h.WaitsFor, messages.HandoverSession{SessionID: st.id, Title: st.title})
+	}
+	s.once.Do(func() { close(s.takeover) })
+	return h, nil
+}
+
+// Settle refuses new work, interrupts what runs as a shutdown and waits for
+// it to be recorded, or for ctx.
+func (s *System) Settle(ctx context.Context) error {
+	_, err := Ask[any](ctx, s.guardian, drain{})
+	return err
+}
+
+// Shutdown stops every actor and all they started, and waits for that, or for
+// ctx.
+func (s *System) Shutdown(ctx context.Context) {
+	s.guardian.Stop()
+	select {
+	case <-s.guardian.Done():
+	case <-ctx.Done():
+		s.log.Error("actors did not stop in time")
+	}
+	s.rt.Shutdown()
+}

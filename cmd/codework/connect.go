@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"codework/internal/home"
+	"codework/messages"
+	"codework/protocol/client"
+	"codework/protocol/contract"
+	"codework/protocol/effectrpc"
+)
+
+// startLimit bounds the search for an owner, its start included.
+const startLimit = 15 * time.Second
+
+// connect returns a client of the home's owner. close ends it, and with it an
+// owner that lives in this process.
+func (g *global) connect(ctx context.Context) (c *client.Client, close func(), err error) {
+	p, err := g.paths()
+	if err != nil {
+		return nil, nil, err
+	}
+	if g.embedded || p.Database == home.InMemory || aloneInNamespace() {
+		return g.connectEmbedded(ctx, p)
+	}
+	hello, err := g.hello()
+	if err != nil {
+		return nil, nil, err
+	}
+	limit, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	err = p.Connect(limit, func(ctx context.Context) error {
+		return p.StartBackground(ctx, g.ownerCommand(p), ownerEnvironment())
+	}, func(conn net.Conn) error {
+		c, err = greet(limit, conn, hello)
+		return err
+	})
+	if err != nil {
+		return nil, nil, connectProblem(ctx, err, p)
+	}
+	return c, func() { c.Close() }, nil
+}
+
+// aloneInNamespace tells whether this is process 1: in a container nobody
+// would end or reap an owner in the background.
+func aloneInNamespace() bool { return os.Getpid() == 1 }
+
+// greet says hello to an owner that accepted. One that is stopping, or that is
+// another build with nothing to do, counts as nobody.
+func greet(ctx context.Context, conn net.Conn, hello messages.Hello) (*client.Client, error) {
+	c, err := client.OverSocket(ctx, conn)
+	if err != nil {
+		var status *effectrpc.StatusError
+		if errors.As(err, &status) && status.Status != http.StatusServiceUnavailable {
+			return nil, err
+		}
+		return nil, home.ErrNobody
+	}
+	info, err := c.Hello(ctx, hello)
+	var refused *messages.Refused
+	switch {
+	case errors.Is(err, client.ErrConnectionLost), errors.As(err, &refused) && refused.Name == messages.RefusedShutdown:
+		c.Close()
+		return nil, home.ErrNobody
+	case err != nil:
+		c.Close()
+		return nil, err
+	case info.Build == hello.Build:
+		return c, nil
+	}
+	if replaces(info.Version) && info.Sessions.Busy == 0 {
+		_, err = c.Handover(ctx)
+		c.Close()
+		if err == nil || errors.Is(err, client.ErrConnectionLost) {
+			return nil, home.ErrNobody
+		}
+		return nil, err
+	}
+	if info.Protocol != contract.Version {
+		c.Close()
+		return nil, &problem{slug: "connection", err: fmt.Errorf("the process that owns this home is version %s, which this version %s cannot talk to", info.Version, version),
+			hint: "it has work under way; wait for it to finish, or use another --home"}
+	}
+	return c, nil
+}
+
+func connectProblem(ctx context.Context, err error, p home.Paths) error {
+	var done *problem
+	if errors.As(err, &done) {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var wrong *messages.WrongWorld
+	if errors.As(err, &wrong) {
+		return &problem{slug: "connection", err: err, hint: "use another --home here"}
+	}
+	var held *home.HeldError
+	if errors.As(err, &held) {
+		return &problem{slug: "connection", err: err, hint: "end that process, or use another --home"}
+	}
+	return &problem{slug: "connection", err: err, fields: []field{{"home", p.Home}, {"log", p.Log}}}
+}
+
+// hello describes this process to the owner.
+func (g *global) hello() (messages.Hello, error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return messages.Hello{}, &problem{err: fmt.Errorf("find the working directory: %w", err)}
+	}
+	config := g.configDir
+	if config != "" {
+		if config, err = absolute(config); err != nil {
+			return messages.Hello{}, err
+		}
+	}
+	host, _ := os.Hostname()
+	h := messages.Hello{
+		Version: version, Build: build(), Protocol: contract.Version, Host: host, MountNamespace: home.MountNamespace(),
+		Cwd: cwd, Umask: umask(), Env: map[string]string{}, UserConfigDir: config,
+	}
+	for _, kv := range os.Environ() {
+		if k, v, ok := strings.Cut(kv, "="); ok && k != "" {
+			h.Env[k] = strings.ToValidUTF8(v, "\uFFFD")
+		}
+	}
+	return h, nil
+}
+
+// ownerCommand is how the owner is started.
+func (g *global) ownerCommand(p home.Paths) []string {
+	return []string{selfExecutable(), homeProcessName, "--report", "--home", p.Home, "--database", p.Database, "--log-level", g.logLevel}
+}
+
+// ownerVariables are what an owner in the background keeps of the environment
+// it is started from. What its clients need, they bring along.
+var ownerVariables = []string{
+	"HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME",
+	"SYSTEMROOT", "USERPROFILE", "LOCALAPPDATA", "GOMEMLIMIT", "GOMAXPROCS", "GOTRACEBACK",
+	"CODEWORK_IDLE_EXIT", "CODEWORK_MODELS_FILE", "CODEWORK_MODELS_TTL", "CODEWORK_MODELS_URL", "CODEWORK_CREDENTIALS",
+}
+
+func ownerEnvironment() []string {
+	var env []string
+	for _, name := range ownerVariables {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// connectEmbedded makes this process the owner, and talks to itself.
+func (g *global) connectEmbedded(ctx context.Context, p home.Paths) (*client.Client, func(), error) {
+	log, err := newLogger(g.logLevel, g.err)
+	if err != nil {
+		return nil, nil, err
+	}
+	if p.Database != home.InMemory {
+		if _, err := p.Acquire(expired(), nil); err != nil {
+			return nil, nil, connectProblem(ctx, err, p)
+		}
+	}
+	o, err := own(ctx, p, log, nil)
+	if err != nil {
+		p.Release()
+		return nil, nil, err
+	}
+	here, there := effectrpc.Pipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := o.system.Serve(context.Background(), there, true); err != nil {
+			log.Error("not served", "err", err)
+		}
+	}()
+	c := client.Over(here)
+	stop := func() {
+		c.Close()
+		<-served
+		if err := o.close(); err != nil {
+			log.Error("did not stop cleanly", "err", err)
+		}
+		p.Release()
+	}
+	hello, err := g.hello()
+	if err == nil {
+		_, err = c.Hello(ctx, hello)
+	}
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return c, stop, nil
+}
+
+// expired is a context for trying once.
+func expired() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func absolute(path string) (string, error) {
+	abs, err := home.Absolute(path)
+	if err != nil {
+		return "", usagef("%v", err)
+	}
+	return abs, nil
+}

@@ -1,0 +1,62 @@
+// Command codework is a coding agent: it sends prompts to a model, runs the
+// tools the model asks for, and keeps the conversation.
+//
+// Standard output carries a command's result and nothing else. Everything else
+// goes to standard error. Exit codes: 0 success, 1 failure, 2 wrong use,
+// 130 and 143 interrupted by SIGINT and SIGTERM.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"codework/sandboxes/supervisor"
+)
+
+func main() {
+	// The same program supervises the commands of a sandbox.
+	if handled, code := supervisor.Main(os.Args); handled {
+		os.Exit(code)
+	}
+	ctx, stop := signals()
+	code := execute(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr})
+	stop()
+	os.Exit(code)
+}
+
+// stopped is the cause of a context that a signal ended.
+type stopped struct{ code int }
+
+func (s stopped) Error() string { return "interrupted" }
+
+// signals returns a context that the first signal ends; the second ends the
+// process at once.
+func signals() (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	c := make(chan os.Signal, 2)
+	signal.Notify(c, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case s := <-c:
+				if n > 0 {
+					os.Exit(exitCode(s))
+				}
+				cancel(stopped{exitCode(s)})
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, func() { signal.Stop(c); close(done); cancel(nil) }
+}
+
+func exitCode(s os.Signal) int {
+	if n, ok := s.(syscall.Signal); ok {
+		return 128 + int(n)
+	}
+	return 1
+}

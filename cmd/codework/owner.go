@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"codework/actors"
+	"codework/internal/home"
+	"codework/internal/settings"
+	"codework/internal/store"
+	"codework/messages"
+	"codework/protocol/effectrpc"
+	"codework/providers"
+	"codework/providers/anthropic"
+	"codework/providers/catalog"
+	"codework/providers/chat"
+	"codework/providers/offline"
+	"codework/sandboxes/local"
+)
+
+// How long the end of the owner may take: work that is interrupted settles
+// within the first, commands end within the second.
+const (
+	settleLimit = 10 * time.Second
+	stopLimit   = 20 * time.Second
+)
+
+// owner is everything that belongs to the one process that owns a home.
+type owner struct {
+	system  *actors.System
+	store   *store.Store
+	sandbox *local.Sandbox
+	log     *slog.Logger
+}
+
+// own opens the store and starts the actors.
+func own(ctx context.Context, p home.Paths, log *slog.Logger, watch func(actors.Load)) (*owner, error) {
+	if err := p.Prepare(); err != nil {
+		return nil, err
+	}
+	state, err := stateDir(p)
+	if err != nil {
+		return nil, err
+	}
+	st, err := store.Open(ctx, store.Options{Dir: p.Database, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	o := &owner{store: st, log: log}
+	if err := st.Migrate(ctx); err != nil {
+		return nil, errors.Join(err, o.close())
+	}
+	if o.sandbox, err = local.New(local.Options{StateDir: state, Log: log}); err != nil {
+		return nil, errors.Join(err, o.close())
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = string(filepath.Separator)
+	}
+	host, _ := os.Hostname() // "" then stands on both sides of the comparison
+	o.system, err = actors.Boot(ctx, actors.Config{
+		Store: st, Local: o.sandbox, Dir: dir, Watch: watch,
+		Dialects: map[messages.Protocol]providers.Dialect{
+			messages.ProtocolCompatible: chat.Dialect{},
+			messages.ProtocolAnthropic:  anthropic.Dialect{},
+			messages.ProtocolOffline:    offline.Dialect{},
+		},
+		Prepare: &actors.Workshop{
+			Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Log: log, Catalog: openCatalog(p),
+		},
+	}, actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}, log)
+	if err != nil {
+		return nil, errors.Join(err, o.close())
+	}
+	return o, nil
+}
+
+// stateDir is where sandboxes keep what ends with this process.
+func stateDir(p home.Paths) (string, error) {
+	dir := filepath.Join(p.Home, "cache", "sandboxes")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make %s: %w", dir, err)
+	}
+	return dir, nil
+}
+
+func openCatalog(p home.Paths) *catalog.Catalog {
+	if pinned, ok := os.LookupEnv("CODEWORK_MODELS_FILE"); ok && pinned != "" {
+		return catalog.Open(catalog.Options{File: pinned, Pinned: true})
+	}
+	return catalog.Open(catalog.Options{File: filepath.Join(p.Home, "models.gen.json")})
+}
+
+func credentialFile(p home.Paths) string {
+	if f, ok := os.LookupEnv("CODEWORK_CREDENTIALS"); ok && f != "" {
+		return f
+	}
+	return filepath.Join(p.Home, "aikit", "auth.json")
+}
+
+// close settles what runs and ends everything, in this order: actors,
+// commands, store.
+func (o *owner) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	if o.system != nil {
+		settle, stop := context.WithTimeout(ctx, settleLimit)
+		if err := o.system.Settle(settle); err != nil {
+			o.log.Warn("work did not settle in time", "err", err)
+		}
+		stop()
+		o.system.Shutdown(ctx)
+	}
+	var err error
+	if o.sandbox != nil {
+		err = o.sandbox.Close(ctx)
+	}
+	return errors.Join(err, o.store.Close())
+}
+
+func newLogger(level string, w *os.File) (*slog.Logger, error) {
+	l, err := zerolog.ParseLevel(level)
+	if err != nil || level == "" {
+		return nil, usagef("--log-level: expected debug, info, warn or error, not %q", level)
+	}
+	return slog.New(zerolog.NewSlogHandler(zerolog.New(w).Level(l).With().Timestamp().Logger())), nil
+}
+
+// defaultIdleExit is how long an owner in the background stays without a
+// client and without work.
+const defaultIdleExit = 5 * time.Second
+
+func idleExit() (time.Duration, error) {
+	text, ok := os.LookupEnv("CODEWORK_IDLE_EXIT")
+	if !ok || text == "" {
+		return defaultIdleExit, nil
+	}
+	if text == "0" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, usagef("CODEWORK_IDLE_EXIT: expected a duration such as 5s, not %q", text)
+	}
+	return d, nil
+}
+
+// newHomeProcess is the hidden command that clients start in the background.
+func newHomeProcess(g *global) *cobra.Command {
+	var reports bool
+	c := &cobra.Command{
+		Use:    homeProcessName,
+		Short:  "Own the home for clients on this machine (started by them)",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			report := func(error) {}
+			if reports {
+				r := home.OpenReport()
+				report = func(err error) {
+					if err != nil {
+						r.Fail(err)
+						return
+					}
+					r.Ready()
+				}
+			}
+			err := g.ownHome(c.Context(), func() { report(nil) })
+			if err != nil {
+				report(err)
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&reports, "report", false, "say on descriptor 3 whether the start went well")
+	return c
+}
+
+const homeProcessName = "home-process"
+
+// ownHome is the life of an owner in the background.
+func (g *global) ownHome(ctx context.Context, ready func()) error {
+	p, err := g.paths()
+	if err != nil {
+		return err
+	}
+	grace, err := idleExit()
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(g.logLevel, g.err)
+	if err != nil {
+		return err
+	}
+	first, err := p.Acquire(ctx, func() bool {
+		c, err := p.Dial(ctx)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	if err != nil || !first {
+		if err == nil {
+			ready()
+		}
+		return err
+	}
+	loads := make(chan actors.Load, 64)
+	o, err := own(ctx, p, log, func(l actors.Load) {
+		select {
+		case loads <- l:
+		case <-time.After(time.Second): // the loop below has ended
+		}
+	})
+	if err != nil {
+		return err
+	}
+	l, err := p.Listen()
+	if err != nil {
+		return errors.Join(err, o.close())
+	}
+	var stopping atomic.Bool
+	srv := serveHTTP(l, refuseWhen(&stopping, o.system.Handler(effectrpc.AcceptOptions{TrustHost: true}, true)))
+	ready()
+	g.untilIdle(ctx, o, loads, grace)
+	stopping.Store(true)
+	err = o.close()
+	err = errors.Join(err, p.Remove(), srv.Close())
+	return err
+}
+
+// untilIdle returns when the owner should end: nobody needs it, another one
+// is to take over, a signal came, or its actors cannot go on.
+func (g *global) untilIdle(ctx context.Context, o *owner, loads <-chan actors.Load, grace time.Duration) {
+	// The client that asked for this start has not connected yet.
+	idle := time.NewTimer(max(grace, firstClient))
+	defer idle.Stop()
+	var now actors.Load
+	leaving := o.system.Takeover()
+	takeover := false
+	for {
+		select {
+		case now = <-loads:
+			idle.Stop()
+			if now.Clients == 0 && now.Busy == 0 {
+				idle.Reset(grace)
+			}
+		case <-leaving:
+			takeover, leaving = true, nil
+		case <-idle.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-o.system.Failed():
+			return
+		}
+		if takeover && now.Busy == 0 {
+			return
+		}
+	}
+}
+
+// firstClient is how long an owner waits for the client that started it.
+const firstClient = 5 * time.Second
+
+// refuseWhen answers 503 once the owner is stopping: clients take that for
+// nobody being there.
+func refuseWhen(stopping *atomic.Bool, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if stopping.Load() {
+			http.Error(w, "going down", http.StatusServiceUnavailable)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// headerLimit is how long a client may take to say what it wants.
+const headerLimit = 10 * time.Second
+
+func serveHTTP(l net.Listener, h http.Handler) *http.Server {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerLimit}
+	go func() { _ = srv.Serve(l) }() // ends with Close
+	return srv
+}

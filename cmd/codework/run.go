@@ -1,0 +1,328 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"codework/messages"
+	"codework/protocol/client"
+)
+
+// What run reads at most: a prompt from a pipe, and an attached file.
+const (
+	maxPromptPipe = 1 << 20
+	maxAttachment = 8 << 20
+)
+
+// settleWait is how long run waits for its work to stop after ctrl-c.
+const settleWait = 5 * time.Second
+
+type runFlags struct {
+	session   string
+	latest    bool
+	cwd       string
+	provider  string
+	model     string
+	thinking  string
+	title     string
+	addendum  string
+	files     []string
+	format    string
+	delivery  string
+	timeout   time.Duration
+	trust     bool
+	driver    string
+	sandboxID string
+}
+
+func newRun(g *global) *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:   "run [prompt]",
+		Short: "Send a prompt and print the answer",
+		Long: `Send a prompt, let the model work in this directory, and print its answer.
+
+The answer goes to standard output, everything else to standard error. Without a
+prompt, or with "-" in its place, the prompt is read from standard input; with
+"-" behind a prompt, what is read is added to it. Otherwise standard input is
+left alone.`,
+		Example: `  codework run --model offline/guide "Summarize the open TODOs in this repo"
+  codework run --continue "and now fix the first one"
+  git diff | codework run "Review this change:" -`,
+		RunE: func(c *cobra.Command, args []string) error {
+			p, err := f.prompt(g, args)
+			if err != nil {
+				return err
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			return f.run(c.Context(), g, p)
+		},
+	}
+	fl := c.Flags()
+	fl.StringVarP(&f.session, "session", "s", "", "continue this session")
+	fl.BoolVarP(&f.latest, "continue", "c", false, "continue the newest session of this directory")
+	fl.StringVarP(&f.cwd, "cwd", "C", "", "working directory of a new session")
+	fl.StringVar(&f.provider, "provider", "", "provider of the model, with --model; kept with the session")
+	fl.StringVar(&f.model, "model", "", "model, or provider/model; kept with the session")
+	fl.StringVar(&f.thinking, "thinking", "", "off, minimal, low, medium, high, xhigh or max; kept with the session")
+	fl.StringVar(&f.title, "title", "", "title of a new session")
+	fl.StringVar(&f.addendum, "append-system-prompt", "", "text to add to the system prompt of a new session, or @file")
+	fl.StringArrayVarP(&f.files, "file", "f", nil, "attach a text file or an image (repeatable)")
+	fl.StringVar(&f.format, "output-format", "text", "text, json (one object at the end) or stream-json (every event as a line)")
+	fl.StringVar(&f.delivery, "delivery", "followUp", "followUp waits for the session's running work, steer joins it")
+	fl.DurationVar(&f.timeout, "timeout", 0, "interrupt the work after this time, such as 90s or 10m, and exit 1")
+	fl.BoolVar(&f.trust, "trust-project", false, "trust this directory's project from now on; see: codework trust --help")
+	fl.StringVar(&f.driver, "sandbox-driver", "", "where a new session's tools run (default local)")
+	fl.StringVar(&f.sandboxID, "sandbox-id", "", "use an existing sandbox for a new session")
+	return c
+}
+
+// check refuses flags that do not go together, before anything is started.
+func (f *runFlags) check() error {
+	old := f.session != "" || f.latest
+	switch {
+	case f.session != "" && f.latest:
+		return usagef("--session and --continue do not go together")
+	case old && f.cwd != "":
+		return usagef("--cwd is for new sessions; a session keeps its directory")
+	case old && (f.driver != "" || f.sandboxID != ""):
+		return usagef("--sandbox-driver and --sandbox-id are for new sessions; a session keeps its sandbox")
+	case f.driver != "" && f.sandboxID != "":
+		return usagef("--sandbox-id goes without --sandbox-driver")
+	case old && f.title != "":
+		return usagef("--title is for new sessions")
+	case old && f.addendum != "":
+		return usagef("--append-system-prompt is for new sessions")
+	case f.session != "" && !messages.ValidSessionID(f.session):
+		return usagef("--session: %q is not a session id; they begin with ses_", f.session)
+	case f.provider != "" && f.model == "":
+		return usagef("--provider goes with --model")
+	case f.thinking != "" && !messages.ThinkingLevel(f.thinking).Valid():
+		return usagef("--thinking: expected off, minimal, low, medium, high, xhigh or max, not %q", f.thinking)
+	case f.format != "text" && f.format != "json" && f.format != "stream-json":
+		return usagef("--output-format: expected text, json or stream-json, not %q", f.format)
+	case f.delivery != string(messages.Steer) && f.delivery != string(messages.FollowUp):
+		return usagef("--delivery: expected steer or followUp, not %q", f.delivery)
+	case f.timeout < 0:
+		return usagef("--timeout: expected a positive duration")
+	}
+	_, err := f.runtime()
+	return err
+}
+
+// runtime is what the flags override of the settings; nil when nothing.
+func (f *runFlags) runtime() (*messages.Runtime, error) {
+	if f.model == "" && f.thinking == "" {
+		return nil, nil
+	}
+	r := &messages.Runtime{ThinkingLevel: messages.ThinkingLevel(f.thinking)}
+	if f.model == "" {
+		return r, nil
+	}
+	ref := messages.ModelRef{Provider: f.provider, ID: f.model}
+	if f.provider == "" {
+		provider, id, ok := strings.Cut(f.model, "/")
+		if !ok || provider == "" || id == "" {
+			return nil, usagef("--model: expected provider/model, or --provider beside it; not %q", f.model)
+		}
+		ref = messages.ModelRef{Provider: provider, ID: id}
+	}
+	r.Model = &ref
+	return r, nil
+}
+
+// prompt collects text and attachments.
+func (f *runFlags) prompt(g *global, args []string) (messages.Prompt, error) {
+	var p messages.Prompt
+	piped := len(args) == 0 || args[len(args)-1] == "-"
+	if piped && len(args) > 0 {
+		args = args[:len(args)-1]
+	}
+	p.Text = strings.Join(args, " ")
+	if piped {
+		if len(args) == 0 && terminal(g.in) {
+			return p, &problem{err: errors.New("no prompt"), code: exitUsage, hint: `give it as an argument: codework run "…"`}
+		}
+		b, err := io.ReadAll(io.LimitReader(g.in, maxPromptPipe+1))
+		if err != nil {
+			return p, &problem{err: fmt.Errorf("read the prompt from standard input: %w", err)}
+		}
+		if len(b) > maxPromptPipe {
+			return p, &problem{err: errors.New("the prompt on standard input is over 1 MiB"), code: exitUsage, hint: "put it into a file and name the file in the prompt"}
+		}
+		text := strings.TrimRight(string(b), "\n")
+		if p.Text != "" && text != "" {
+			p.Text += "\n\n"
+		}
+		p.Text += text
+	}
+	p.Text = strings.ToValidUTF8(p.Text, "\uFFFD")
+	for _, name := range f.files {
+		part, err := attachment(name)
+		if err != nil {
+			return p, err
+		}
+		p.Parts = append(p.Parts, part)
+	}
+	if strings.TrimSpace(p.Text) == "" && len(p.Parts) == 0 {
+		return p, &problem{err: errors.New("the prompt is empty"), code: exitUsage}
+	}
+	return p, nil
+}
+
+// attachment reads a file that goes along with the prompt.
+func attachment(name string) (messages.Part, error) {
+	bad := func(err error) (messages.Part, error) {
+		return messages.Part{}, &problem{err: fmt.Errorf("--file %s: %w", name, err), code: exitUsage}
+	}
+	fi, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return bad(bareError(err))
+	case !fi.Mode().IsRegular():
+		return bad(errors.New("not a regular file"))
+	case fi.Size() > maxAttachment:
+		return bad(errors.New("over 8 MiB; name it in the prompt instead, the model can read it in parts"))
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return bad(bareError(err))
+	}
+	switch kind := http.DetectContentType(b); kind {
+	case "image/png", "image/jpeg", "image/gif", "image/webp":
+		return messages.Part{Type: messages.PartImage, MediaType: kind, Data: b}, nil
+	}
+	if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
+		return bad(errors.New("neither text nor an image (png, jpeg, gif, webp)"))
+	}
+	return messages.Part{Type: messages.PartText, Text: fmt.Sprintf("<file path=%q>\n%s\n</file>", name, b)}, nil
+}
+
+// run does the command's work once its arguments are good.
+func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error {
+	if f.trust {
+		if _, err := g.trust("."); err != nil {
+			return err
+		}
+	}
+	out := newOutput(g, f.format)
+	c, closeClient, err := g.connect(ctx)
+	if err != nil {
+		return out.fail(err)
+	}
+	defer closeClient()
+	info, err := f.open(ctx, c)
+	if err != nil {
+		return out.fail(err)
+	}
+	out.header(info)
+	p.SessionID, p.ID, p.Delivery = info.ID, messages.NewMessageID(), messages.Delivery(f.delivery)
+	w := &watch{client: c, out: out, session: info.ID, prompt: p.ID}
+	err = w.follow(ctx, p, f.timeout)
+	if errors.Is(err, client.ErrConnectionLost) {
+		return out.fail(g.ownerDied(ctx, info.ID))
+	}
+	return out.end(w, err)
+}
+
+// open finds or makes the session.
+func (f *runFlags) open(ctx context.Context, c *client.Client) (messages.SessionInfo, error) {
+	runtime, err := f.runtime()
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return messages.SessionInfo{}, fmt.Errorf("find the working directory: %w", err)
+	}
+	id := f.session
+	if f.latest {
+		list, err := c.List(ctx, messages.ListSessions{HostDir: here, Limit: 1})
+		if err != nil {
+			return messages.SessionInfo{}, err
+		}
+		if len(list) == 0 {
+			return messages.SessionInfo{}, &problem{slug: messages.FailSessionNotFound,
+				err: fmt.Errorf("no session was started in %s", here), hint: "start one without --continue"}
+		}
+		id = list[0].ID
+	}
+	switch {
+	case id != "" && runtime != nil:
+		return c.Configure(ctx, id, *runtime)
+	case id != "":
+		return c.Session(ctx, id)
+	}
+	m := messages.CreateSession{Title: f.title, HostDir: here, Runtime: runtime}
+	m.AppendSystemPrompt, err = addendum(f.addendum)
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	if f.cwd != "" {
+		m.Directory = f.cwd
+		if !filepath.IsAbs(m.Directory) {
+			m.Directory = filepath.Join(here, m.Directory)
+		}
+	}
+	switch {
+	case f.sandboxID != "":
+		m.Sandbox = &messages.SandboxRef{ID: f.sandboxID}
+	case f.driver != "":
+		m.Sandbox = &messages.SandboxRef{Driver: f.driver}
+	}
+	return c.Create(ctx, m)
+}
+
+// addendum reads the text behind an @.
+func addendum(value string) (string, error) {
+	name, ok := strings.CutPrefix(value, "@")
+	if !ok {
+		return value, nil
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return "", &problem{err: fmt.Errorf("--append-system-prompt %s: %w", name, bareError(err)), code: exitUsage}
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD"), nil
+}
+
+// ownerDied is what a run says when the home's process ended under it. The
+// process is started again, which settles what it left open.
+func (g *global) ownerDied(ctx context.Context, session string) error {
+	p := &problem{slug: "connection", err: errors.New("the process that owns this home ended while it worked"),
+		fields: []field{{"session", session}}, hint: fmt.Sprintf("continue with: codework run --session %s \"…\"", session)}
+	again, closeClient, err := g.connect(context.WithoutCancel(ctx))
+	if err != nil {
+		p.fields = append(p.fields, field{"detail", "it could not be started again: " + err.Error()})
+		return p
+	}
+	defer closeClient()
+	if _, err := again.Session(ctx, session); err != nil {
+		p.fields = append(p.fields, field{"detail", err.Error()})
+		return p
+	}
+	p.fields = append(p.fields, field{"detail", "it was started again, and the session is consistent"})
+	return p
+}
+
+// bareError leaves out the path that is named already.
+func bareError(err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}

@@ -1,0 +1,148 @@
+package home
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// reportFD is where a process that was started in the background says how its
+// start went: the descriptor behind the standard ones.
+const reportFD = 3
+
+// startStep is how often a client looks for an owner that is starting.
+const startStep = 3 * time.Millisecond
+
+// Connect returns a connection to the owner, after start has been called to
+// start one if nobody answered. probe says whether an owner that accepted is
+// willing: one that is about to end is asked again until it is gone.
+func (p Paths) Connect(ctx context.Context, start func(ctx context.Context) error, probe func(net.Conn) error) error {
+	if err := p.Prepare(); err != nil {
+		return err
+	}
+	starter := flock.New(p.Lock+".start", flock.SetPermissions(0o600))
+	defer func() { _ = starter.Close() }()
+	for {
+		err := p.tryOwner(ctx, probe)
+		if !errors.Is(err, ErrNobody) {
+			return err
+		}
+		// One client starts an owner, the others wait for it.
+		mine, err := starter.TryLock()
+		if err != nil {
+			return fmt.Errorf("lock %s.start: %w", p.Lock, explain(err))
+		}
+		if mine {
+			err := p.tryOwner(ctx, probe)
+			if errors.Is(err, ErrNobody) {
+				err = start(ctx)
+				if err == nil {
+					err = ErrNobody // look again
+				}
+			}
+			_ = starter.Unlock() // goes with the descriptor at the latest
+			if !errors.Is(err, ErrNobody) {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no answer from the process that owns %s: %w", p.Home, ctx.Err())
+		case <-time.After(startStep):
+		}
+	}
+}
+
+func (p Paths) tryOwner(ctx context.Context, probe func(net.Conn) error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("no answer from the process that owns %s: %w", p.Home, ctx.Err())
+	}
+	c, err := p.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	return probe(c)
+}
+
+// StartBackground starts argv as a process of its own that outlives this one,
+// and waits until it reports that it serves, or why it does not. env is all of
+// its environment. It works in the root folder and prints into the log.
+func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
+	if err := p.Prepare(); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", p.Log, explain(err))
+	}
+	defer log.Close()
+	report, child, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start in the background: %w", err)
+	}
+	defer report.Close()
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Dir, c.Env = string(os.PathSeparator), env
+	c.Stdout, c.Stderr = log, log
+	c.ExtraFiles = []*os.File{child}
+	detach(c)
+	err = c.Start()
+	child.Close()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", argv[0], explain(err))
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- c.Wait() }()
+
+	stop := context.AfterFunc(ctx, func() { _ = report.SetReadDeadline(time.Now()) })
+	defer stop()
+	said, err := io.ReadAll(io.LimitReader(report, maxReport))
+	if ctx.Err() != nil {
+		return fmt.Errorf("the process in the background did not start in time; see %s: %w", p.Log, ctx.Err())
+	}
+	switch text := string(said); {
+	case err != nil:
+		return fmt.Errorf("read the report of the process in the background: %w", err)
+	case text == reportReady:
+		return nil
+	case text != "":
+		return errors.New(strings.TrimSpace(text))
+	}
+	if err := <-exited; err != nil {
+		return fmt.Errorf("the process in the background ended at once (%w); see %s", err, p.Log)
+	}
+	return nil // another owner was there first
+}
+
+const (
+	reportReady = "ready\n"
+	maxReport   = 64 << 10
+)
+
+// Report is what a process that was started in the background tells its
+// starter.
+type Report struct{ f *os.File }
+
+// OpenReport returns the report to the process that started this one.
+func OpenReport() *Report { return &Report{os.NewFile(reportFD, "report")} }
+
+// Ready says that this process serves.
+func (r *Report) Ready() { r.send(reportReady) }
+
+// Fail says why it does not.
+func (r *Report) Fail(err error) { r.send(err.Error() + "\n") }
+
+// send is silent about a starter that has gone away.
+func (r *Report) send(text string) {
+	_, _ = r.f.WriteString(text)
+	_ = r.f.Close()
+}

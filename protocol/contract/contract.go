@@ -1,0 +1,320 @@
+// Package contract is CodeWork's RPC contract: which methods there are, and the
+// JSON of their payloads, results, errors and events. It knows neither sockets
+// nor actors; both halves of a connection use it.
+//
+// Decode is strict where a mistake would be silent: a missing or null field is
+// refused with its name. Unknown keys are ignored, so that newer clients can
+// talk to older servers.
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"codework/messages"
+)
+
+// Version is the version of the contract, exchanged in the hello. Processes
+// with different versions do not talk.
+const Version = 1
+
+// Path and LegacyPath are where the contract is served.
+const (
+	Path       = "/rpc/v1"
+	LegacyPath = "/rpc"
+)
+
+// Methods of the contract.
+const (
+	SessionCreate    = "session.create"
+	SessionList      = "session.list"
+	SessionInfo      = "session.info"
+	SessionConfigure = "session.configure"
+	SessionPrompt    = "session.prompt"
+	SessionInterrupt = "session.interrupt"
+	SessionWait      = "session.wait"
+	SessionMessage   = "session.message"
+	SessionQueue     = "session.queue"
+	EventSubscribe   = "event.subscribe"
+	ServerInfo       = "server.info"
+	ServerHello      = "server.hello"
+	ServerHandover   = "server.handover"
+)
+
+// method says how a payload is decoded.
+type method struct {
+	payload  func() any
+	required []string
+	local    bool // only over the socket of this machine
+}
+
+var methods = map[string]method{
+	SessionCreate:    {payload: func() any { return &messages.CreateSession{} }},
+	SessionList:      {payload: func() any { return &messages.ListSessions{} }},
+	SessionInfo:      {payload: func() any { return &messages.GetSession{} }, required: []string{"sessionId"}},
+	SessionConfigure: {payload: func() any { return &messages.Configure{} }, required: []string{"sessionId", "runtime"}},
+	SessionPrompt:    {payload: func() any { return &PromptPayload{} }, required: []string{"sessionId", "text"}},
+	SessionInterrupt: {payload: func() any { return &messages.Interrupt{} }, required: []string{"sessionId"}},
+	SessionWait:      {payload: func() any { return &messages.Wait{} }, required: []string{"sessionId"}},
+	SessionMessage:   {payload: func() any { return &messages.HasMessage{} }, required: []string{"sessionId", "messageId"}},
+	SessionQueue:     {payload: func() any { return &messages.GetQueue{} }, required: []string{"sessionId"}},
+	EventSubscribe:   {payload: func() any { return &messages.Subscribe{} }},
+	ServerInfo:       {payload: func() any { return &struct{}{} }},
+	ServerHello:      {payload: func() any { return &messages.Hello{} }, required: []string{"version", "build", "protocol", "host", "cwd", "umask", "env"}, local: true},
+	ServerHandover:   {payload: func() any { return &struct{}{} }, local: true},
+}
+
+// PromptPayload is the payload of session.prompt. Bound is accepted over the
+// socket of this machine only.
+type PromptPayload struct {
+	SessionID string            `json:"sessionId"`
+	Text      string            `json:"text"`
+	Parts     []PromptPart      `json:"parts,omitempty"`
+	Delivery  messages.Delivery `json:"delivery,omitempty"`
+	ID        string            `json:"id,omitempty"`
+	Bound     bool              `json:"bound,omitempty"`
+}
+
+// PromptPart is a text or an image of a prompt; Data is base64 in JSON.
+type PromptPart struct {
+	Type      messages.PartType `json:"type"`
+	Text      string            `json:"text,omitempty"`
+	MediaType string            `json:"mediaType,omitempty"`
+	Data      []byte            `json:"data,omitempty"`
+}
+
+// ErrUnknownMethod means the contract has no such method, or not on this kind
+// of connection.
+var ErrUnknownMethod = errors.New("unknown method")
+
+// Decode returns the command that a call asks for: a value of package
+// messages, or for calls without fields nil. local tells that the connection
+// is the socket of this machine. Errors other than ErrUnknownMethod name the
+// field that is wrong.
+func Decode(name string, payload json.RawMessage, local bool) (any, error) {
+	m, ok := methods[name]
+	if !ok || m.local && !local {
+		return nil, ErrUnknownMethod
+	}
+	v := m.payload()
+	if err := decodeObject(payload, v, m.required); err != nil {
+		return nil, err
+	}
+	switch v := v.(type) {
+	case *messages.CreateSession:
+		return *v, v.Validate()
+	case *messages.ListSessions:
+		if v.Limit < 0 {
+			return nil, errors.New("expected a number of at least 0\n  at [\"limit\"]")
+		}
+		return *v, nil
+	case *messages.GetSession:
+		return *v, sessionID(v.SessionID)
+	case *messages.Configure:
+		return *v, errors.Join(sessionID(v.SessionID), v.Runtime.Validate())
+	case *PromptPayload:
+		return v.prompt()
+	case *messages.Interrupt:
+		return *v, sessionID(v.SessionID)
+	case *messages.Wait:
+		return *v, sessionID(v.SessionID)
+	case *messages.HasMessage:
+		return *v, sessionID(v.SessionID)
+	case *messages.GetQueue:
+		return *v, sessionID(v.SessionID)
+	case *messages.Subscribe:
+		if v.SessionID != "" {
+			return *v, sessionID(v.SessionID)
+		}
+		return *v, nil
+	case *messages.Hello:
+		return *v, nil
+	}
+	return nil, nil
+}
+
+// prompt is the command that the payload means.
+func (p *PromptPayload) prompt() (any, error) {
+	m := messages.Prompt{SessionID: p.SessionID, Text: p.Text, Delivery: p.Delivery, ID: p.ID}
+	for i, q := range p.Parts {
+		if q.Type == messages.PartImage && (len(q.Data) == 0 || !strings.HasPrefix(q.MediaType, "image/")) {
+			return nil, fmt.Errorf("expected an image with data and mediaType\n  at [\"parts\"][%d]", i)
+		}
+		m.Parts = append(m.Parts, messages.Part{Type: q.Type, Text: q.Text, MediaType: q.MediaType, Data: q.Data})
+	}
+	if p.Bound {
+		// The gateway, which knows its connection, puts its name here.
+		m.Bound = "bound"
+	}
+	return m, m.Validate()
+}
+
+func sessionID(id string) error {
+	if !messages.ValidSessionID(id) {
+		return errors.New("expected a string starting with \"ses\"\n  at [\"sessionId\"]")
+	}
+	return nil
+}
+
+// decodeObject decodes a payload: an object whose known keys have values of
+// the right type, none of them null, with the required ones there.
+func decodeObject(payload json.RawMessage, into any, required []string) error {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &keys); err != nil || keys == nil {
+		return errors.New("expected an object as payload")
+	}
+	for _, k := range required {
+		if _, ok := keys[k]; !ok {
+			return fmt.Errorf("Missing key\n  at [%q]", k)
+		}
+	}
+	t := reflect.TypeOf(into).Elem()
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if raw, ok := keys[name]; ok && bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
+			return fmt.Errorf("Expected a value, got null\n  at [%q]", name)
+		}
+	}
+	if err := json.Unmarshal(payload, into); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			return fmt.Errorf("Expected %s, got %s\n  at [%q]", wrong.Type, wrong.Value, wrong.Field)
+		}
+		return errors.New("payload does not decode")
+	}
+	return nil
+}
+
+// Encode returns a result as JSON; nil is the result of a method that returns
+// nothing.
+func Encode(v any) (json.RawMessage, error) {
+	if v == nil {
+		return json.RawMessage("null"), nil
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode result: %w", err)
+	}
+	return b, nil
+}
+
+// EncodeError returns the JSON of an error that the contract declares.
+func EncodeError(err error) (json.RawMessage, bool) {
+	var t messages.Tagged
+	if !errors.As(err, &t) {
+		return nil, false
+	}
+	b, err := json.Marshal(t)
+	if err != nil {
+		return nil, false
+	}
+	tag, err := json.Marshal(t.Tag())
+	if err != nil {
+		return nil, false
+	}
+	head := append([]byte(`{"_tag":`), tag...)
+	if len(b) > len("{}") {
+		head = append(head, ',')
+	}
+	return append(head, b[1:]...), true
+}
+
+// tagged makes the errors of the contract, by tag.
+var tagged = map[string]func() messages.Tagged{}
+
+func init() {
+	for _, f := range []func() messages.Tagged{
+		func() messages.Tagged { return &messages.SessionNotFound{} },
+		func() messages.Tagged { return &messages.PromptConflict{} },
+		func() messages.Tagged { return &messages.SessionBusy{} },
+		func() messages.Tagged { return &messages.DirectoryNotFound{} },
+		func() messages.Tagged { return &messages.NotDirectory{} },
+		func() messages.Tagged { return &messages.SubscriptionOverflow{} },
+		func() messages.Tagged { return &messages.EventEncoding{} },
+		func() messages.Tagged { return &messages.WrongWorld{} },
+		func() messages.Tagged { return &messages.BlobNotFound{} },
+		func() messages.Tagged { return &messages.SandboxNotFound{} },
+		func() messages.Tagged { return &messages.SandboxDriverNotRegistered{} },
+		func() messages.Tagged { return &messages.SandboxDriverRegistration{} },
+		func() messages.Tagged { return &messages.SandboxUnsupported{} },
+	} {
+		tagged[f().Tag()] = f
+	}
+}
+
+// DecodeError returns the typed error that a server sent, if the tag is known.
+func DecodeError(tag string, body json.RawMessage) (error, bool) {
+	f, ok := tagged[tag]
+	if !ok {
+		return nil, false
+	}
+	e := f()
+	if json.Unmarshal(body, e) != nil {
+		return nil, false
+	}
+	return e, true
+}
+
+// envelope is the JSON form of an event.
+type envelope struct {
+	ID       string            `json:"id"`
+	Type     string            `json:"type"`
+	Durable  *position         `json:"durable,omitempty"`
+	Data     json.RawMessage   `json:"data"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+type position struct {
+	AggregateID string `json:"aggregateId"`
+	Seq         int64  `json:"seq"`
+	Version     int    `json:"version"`
+}
+
+// EncodeEvent returns an event's envelope.
+func EncodeEvent(e messages.Event) (json.RawMessage, error) {
+	v := envelope{ID: e.ID, Type: e.Type, Data: e.Data, Metadata: e.Metadata}
+	if e.Durable() {
+		v.Durable = &position{e.Session, e.Seq, messages.EventVersion}
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		cause, _ := json.Marshal(err.Error())
+		return nil, &messages.EventEncoding{Type: e.Type, Cause: cause}
+	}
+	return b, nil
+}
+
+// DecodeEvent reads an envelope.
+func DecodeEvent(b json.RawMessage) (messages.Event, error) {
+	var v envelope
+	if err := json.Unmarshal(b, &v); err != nil {
+		return messages.Event{}, fmt.Errorf("decode event: %w", err)
+	}
+	e := messages.Event{ID: v.ID, Type: v.Type, Data: v.Data, Metadata: v.Metadata}
+	if v.Durable != nil {
+		e.Session, e.Seq = v.Durable.AggregateID, v.Durable.Seq
+		return e, nil
+	}
+	var d struct {
+		SessionID string `json:"sessionId"`
+	}
+	if json.Unmarshal(v.Data, &d) == nil {
+		e.Session = d.SessionID
+	}
+	return e, nil
+}
+
+// Methods returns the names of all methods, sorted.
+func Methods() []string {
+	var names []string
+	for n := range methods {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
