@@ -41,7 +41,7 @@ func (e *Error) Reason() string {
 
 // Error is the form that clients receive: file, reason and detail.
 func (e *Error) Error() string {
-	return e.File + ": " + e.Reason() + ": " + e.Detail
+	return printable(e.File) + ": " + e.Reason() + ": " + e.Detail
 }
 
 // Failure is the error as an exchange reports it; Code holds the slug.
@@ -96,13 +96,37 @@ func shortAll(paths []string) []string {
 // join appends a key to a dotted path. Keys that would tear a line apart are
 // quoted; dots inside keys stay, as model names are full of them.
 func join(path, key string) string {
-	if key == "" || strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		key = strconv.Quote(key)
+	if key == "" {
+		key = `""`
 	}
+	key = printable(key)
 	if path == "" {
 		return key
 	}
 	return path + "." + key
+}
+
+// printable is the text if it may go to a terminal as it is, else a quoted form
+// of it: names of files and keys are a stranger's choice.
+func printable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// shellWord is a path as a person may paste it into a shell.
+func shellWord(path string) string {
+	const plain = "/._-+,@"
+	if p := printable(path); p != path {
+		return p
+	}
+	if strings.ContainsFunc(path, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(plain, r)
+	}) {
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	return path
 }
 
 func joinIndex(path string, i int) string { return path + "." + strconv.Itoa(i) }

@@ -151,7 +151,7 @@ func blockOf(n *node) Block {
 		IdleTimeout:     DefaultIdleTimeout,
 		MaxRetries:      int(min(n.get("maxRetries").whole(), maxRetries)),
 		CacheRetention:  messages.CacheRetention(n.get("cacheRetention").text()),
-		Headers:         n.get("headers").textMap(),
+		Headers:         n.get("headers").headers(),
 		BaseURL:         n.get("baseURL").text(),
 		APIKey:          n.get("apiKey").text(),
 		Metadata:        n.get("metadata").rawMap(),

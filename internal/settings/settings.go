@@ -171,7 +171,7 @@ func decode(file string, data []byte, distrusted string) (*node, []Warning, erro
 		sum := sha256.Sum256(data)
 		warnings = append(warnings, Warning{
 			Key:  kind + ":" + file + ":" + hex.EncodeToString(sum[:8]),
-			Text: file + ": " + text,
+			Text: printable(file) + ": " + text,
 		})
 	}
 	if distrusted != "" {
@@ -179,7 +179,7 @@ func decode(file string, data []byte, distrusted string) (*node, []Warning, erro
 		tree, ignored = withoutTrust(tree)
 		if len(ignored) > 0 {
 			warn("untrusted", fmt.Sprintf("ignored until the project is trusted (codework trust %s): %s",
-				distrusted, some(shortAll(ignored), ", ")))
+				shellWord(distrusted), some(shortAll(ignored), ", ")))
 		}
 	}
 	var c checker
@@ -207,7 +207,7 @@ func checkDelays(merged *node) error {
 			fmt.Sprintf("expected at most maxDelayMs, which is %d", limit.whole())}})
 	}
 	return decodeError(limit.from.path, []Fault{{"retry.maxDelayMs",
-		fmt.Sprintf("expected at least baseDelayMs, which is %d in %s", base.whole(), base.from.path)}})
+		fmt.Sprintf("expected at least baseDelayMs, which is %d in %s", base.whole(), printable(base.from.path))}})
 }
 
 func (s *Settings) fill(merged *node) {
@@ -290,7 +290,7 @@ func modelOf(n *node) messages.Model {
 		Cost:          messages.ModelCost{Rates: ratesOf(cost)},
 		ContextWindow: n.get("contextWindow").whole(),
 		MaxTokens:     n.get("maxTokens").whole(),
-		Headers:       n.get("headers").textMap(),
+		Headers:       n.get("headers").headers(),
 		Compat:        n.get("compat").rawMap(),
 		Options:       n.get("options").rawMap(),
 	}

@@ -285,3 +285,43 @@ func TestAFileThatIsBothLayersIsTrustedAsTheUsers(t *testing.T) {
 		t.Errorf("got %v", trusted)
 	}
 }
+
+func TestHeaderNamesAreMergedWhateverTheirCase(t *testing.T) {
+	f := newFixture(t)
+	f.trusted = true
+	f.user(`{"model": {"options": {"headers": {"Authorization": "low", "x-a": "first", "X-A": "second"}},
+		"providerOptions": {"p": {"*": {"headers": {"authoriZation": "top"}}}}}}`)
+	f.inProject(`{"model": {"options": {"headers": {"authorization": "middle"}}}}`)
+	s := f.load()
+	if got, want := s.Options("q", "m").Headers, map[string]string{"authorization": "middle", "X-A": "second"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
+	}
+	if got, want := s.Options("p", "m").Headers, map[string]string{"authoriZation": "top", "X-A": "second"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestNamesOfDirectoriesDoNotReachTheTerminalRaw(t *testing.T) {
+	for _, c := range []struct{ dir, shown string }{
+		{"plain-1.0", "/plain-1.0)"},
+		{"it's here; ls", `/it'\''s here; ls')`},
+		{"red\x1b[31m", `/red\x1b[31m")`},
+	} {
+		f := newFixture(t)
+		f.project = filepath.Join(f.project, c.dir)
+		src := f.source()
+		file := f.inProject(`{"sandbox": {}}`)
+		src.HostDir = f.project
+		s, err := Load(src)
+		if err != nil || len(s.Warnings) != 1 {
+			t.Fatalf("%+v %v", s, err)
+		}
+		if text := s.Warnings[0].Text; strings.ContainsRune(text, 0x1b) || !strings.Contains(text, c.shown) {
+			t.Errorf("warning %q", text)
+		}
+		write(t, file, `{`)
+		if _, err = Load(src); err == nil || strings.ContainsRune(err.Error(), 0x1b) {
+			t.Errorf("error %q", err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package settings
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/tailscale/hujson"
 )
@@ -174,6 +175,15 @@ func (n *node) texts() []string {
 	return out
 }
 
+// headers are the texts by name. Of names that differ in case only the last
+// one counts, or it would be chance which one is sent.
+func (n *node) headers() map[string]string {
+	if n == nil {
+		return nil
+	}
+	return mergeKeys(&node{kind: '{'}, n, strings.ToLower).textMap()
+}
+
 func (n *node) textMap() map[string]string {
 	if n == nil {
 		return nil
@@ -230,7 +240,11 @@ func appendQuoted(b []byte, s string) []byte {
 }
 
 // merge lays high over low: objects key by key, everything else is replaced.
-func merge(low, high *node) *node {
+func merge(low, high *node) *node { return mergeKeys(low, high, sameKey) }
+
+// mergeKeys is merge for an object whose keys are told apart by what fold
+// makes of them.
+func mergeKeys(low, high *node, fold func(string) string) *node {
 	if low == nil {
 		return high
 	}
@@ -242,19 +256,28 @@ func merge(low, high *node) *node {
 	}
 	out := &node{kind: '{', from: high.from}
 	out.members = append(make([]member, 0, len(low.members)+len(high.members)), low.members...)
-	index := make(map[string]int, len(low.members))
+	index := make(map[string]int, len(out.members))
 	for i, m := range low.members {
-		index[m.key] = i
+		index[fold(m.key)] = i
 	}
 	for _, m := range high.members {
-		if i, ok := index[m.key]; ok {
-			out.members[i].val = merge(out.members[i].val, m.val)
-		} else {
+		key := fold(m.key)
+		i, ok := index[key]
+		if !ok {
+			index[key] = len(out.members)
 			out.members = append(out.members, m)
+			continue
 		}
+		below := sameKey
+		if m.key == "headers" {
+			below = strings.ToLower // as the protocol does
+		}
+		out.members[i] = member{m.key, mergeKeys(out.members[i].val, m.val, below)}
 	}
 	return out
 }
+
+func sameKey(key string) string { return key }
 
 // mergeLayers is merge for whole files: the two lists of the top level grow
 // instead of being replaced.

@@ -37,10 +37,10 @@ func OpenTrust(home string) *Trust {
 }
 
 // Trusted tells whether the project root, whichever links lead to it, is on
-// the list. A list that cannot be read trusts nobody; Roots says why.
+// the list. A path that is not absolute is not. A list that cannot be read trusts nobody; Roots says why.
 func (t *Trust) Trusted(root string) bool {
 	roots, err := t.Roots()
-	if err != nil || len(roots) == 0 {
+	if err != nil || len(roots) == 0 || !filepath.IsAbs(root) {
 		return false
 	}
 	path, err := realPath(root)

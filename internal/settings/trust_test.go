@@ -35,8 +35,9 @@ func TestTrust(t *testing.T) {
 	}
 	// Somebody else sees it at once.
 	other := OpenTrust(home)
+	t.Chdir(f.project)
 	for root, want := range map[string]bool{
-		f.project: true, link: true, f.project + "/": true, filepath.Join(f.project, "deep", ".."): true,
+		f.project: true, ".": false, link: true, f.project + "/": true, filepath.Join(f.project, "deep", ".."): true,
 		filepath.Join(f.project, "deep"): false, filepath.Dir(f.project): false, filepath.Join(f.project, "gone"): false, "": false,
 	} {
 		if got := other.Trusted(root); got != want {
