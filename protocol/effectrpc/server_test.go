@@ -157,6 +157,7 @@ func (s *testServer) handle(c *Call) {
 			return all, io.EOF
 		})
 	case "feed":
+		context.AfterFunc(c.Context(), func() { s.stopped <- fmt.Sprint(context.Cause(c.Context())) })
 		c.Stream(func(ctx context.Context, most Batch) ([]json.RawMessage, error) {
 			select {
 			case v, ok := <-s.values:
@@ -177,7 +178,6 @@ func (s *testServer) handle(c *Call) {
 				}
 				return v, nil
 			case <-ctx.Done():
-				s.stopped <- fmt.Sprint(context.Cause(ctx))
 				return nil, ctx.Err()
 			}
 		})

@@ -149,7 +149,7 @@ func Accept(w http.ResponseWriter, r *http.Request, opts AcceptOptions) (Conn, e
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		return refuse(http.StatusUnauthorized, "token missing or wrong")
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+	if !hasToken(r.Header, "Connection", "upgrade") || !hasToken(r.Header, "Upgrade", "websocket") {
 		return refuse(http.StatusBadRequest, "this is a WebSocket endpoint")
 	}
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
@@ -162,6 +162,18 @@ func Accept(w http.ResponseWriter, r *http.Request, opts AcceptOptions) (Conn, e
 		return nil, err
 	}
 	return NewWebSocketConn(ws), nil
+}
+
+// hasToken reports whether a header that lists tokens has this one.
+func hasToken(h http.Header, name, token string) bool {
+	for _, list := range h.Values(name) {
+		for t := range strings.SplitSeq(list, ",") {
+			if strings.EqualFold(strings.TrimSpace(t), token) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // hostAllowed reports whether a Host header may be answered: names that DNS can
