@@ -3,6 +3,7 @@ package settings
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -293,6 +294,22 @@ func TestWhatCountsAsJSONC(t *testing.T) {
 		f.user(text)
 		if s := f.load(); s.Model.ID != "x" || s.Model.Provider != "openai" || len(s.Warnings) != 0 {
 			t.Errorf("%q: %+v %v", text, s.Model, s.Warnings)
+		}
+	}
+}
+
+func TestTheLastOfManyEqualKeysCounts(t *testing.T) {
+	for _, n := range []int{2, fewKeys, 10 * fewKeys} {
+		var text strings.Builder
+		text.WriteString(`{"model": {"options": {`)
+		for i := range n {
+			fmt.Fprintf(&text, `"k%d": 0, "maxTokens": %d, `, i, i+1)
+		}
+		text.WriteString(`}}}`)
+		f := newFixture(t)
+		f.user(text.String())
+		if b := f.load().Options("p", "m"); b.MaxTokens != int64(n) || len(b.Extra) != n {
+			t.Errorf("%d: %d tokens, %d others", n, b.MaxTokens, len(b.Extra))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -56,7 +57,16 @@ func (p place) under(key string) place {
 // build turns the syntax tree into nodes: of a key that is given twice the
 // last value counts, and null means that the key is absent.
 func build(v *hujson.Value, from *origin, at place) *node {
-	n := &node{kind: byte(v.Value.Kind()), from: from}
+	n := new(node)
+	n.build(v, from, at)
+	return n
+}
+
+// fewKeys is up to where looking at each key is quicker than a map.
+const fewKeys = 16
+
+func (n *node) build(v *hujson.Value, from *origin, at place) {
+	n.kind, n.from = byte(v.Value.Kind()), from
 	switch v := v.Value.(type) {
 	case hujson.Literal:
 		n.lit = v
@@ -68,33 +78,49 @@ func build(v *hujson.Value, from *origin, at place) *node {
 		case atPluginOptions:
 			in = atPluginOptions
 		}
+		nodes := make([]node, len(v.Elements))
 		n.elems = make([]*node, len(v.Elements))
 		for i := range v.Elements {
-			n.elems[i] = build(&v.Elements[i], from, in)
+			nodes[i].build(&v.Elements[i], from, in)
+			n.elems[i] = &nodes[i]
 		}
 	case *hujson.Object:
+		nodes := make([]node, len(v.Members))
 		n.members = make([]member, 0, len(v.Members))
-		var seen map[string]int
-		if at != atPluginOptions {
-			seen = make(map[string]int, len(v.Members))
+		var index map[string]int
+		if len(v.Members) > fewKeys {
+			index = make(map[string]int, len(v.Members))
 		}
 		for i := range v.Members {
 			key := unquote(v.Members[i].Name.Value.(hujson.Literal))
-			m := member{key, build(&v.Members[i].Value, from, at.under(key))}
-			if seen == nil {
-				n.members = append(n.members, m)
-			} else if at, twice := seen[key]; twice {
-				n.members[at] = m
-			} else {
-				seen[key] = len(n.members)
-				n.members = append(n.members, m)
+			nodes[i].build(&v.Members[i].Value, from, at.under(key))
+			m := member{key, &nodes[i]}
+			if at != atPluginOptions {
+				if twice := n.find(key, index); twice >= 0 {
+					n.members[twice] = m
+					continue
+				}
 			}
+			if index != nil {
+				index[key] = len(n.members)
+			}
+			n.members = append(n.members, m)
 		}
-		if seen != nil {
+		if at != atPluginOptions {
 			n.members = withoutNulls(n.members)
 		}
 	}
-	return n
+}
+
+// find is where key stands among the members, or -1; index may be nil.
+func (n *node) find(key string, index map[string]int) int {
+	if index != nil {
+		if i, ok := index[key]; ok {
+			return i
+		}
+		return -1
+	}
+	return slices.IndexFunc(n.members, func(m member) bool { return m.key == key })
 }
 
 func withoutNulls(in []member) []member {
