@@ -289,21 +289,22 @@ func headerSafe(name, value string) bool {
 	return name != ""
 }
 
-// confined is the client without deadlines of its own, which follows no
-// redirect that would carry the key to another host, turn the request into
-// another one, or leave TLS.
+// confined is the client's transport without a deadline of its own, and with
+// CheckRedirect.
 func confined(client *http.Client) *http.Client {
-	return &http.Client{
-		Transport: client.Transport,
-		CheckRedirect: func(next *http.Request, via []*http.Request) error {
-			first := via[0]
-			same := next.URL.Host == first.URL.Host && next.URL.Scheme == first.URL.Scheme && next.Method == first.Method
-			if !same || len(via) > maxRedirects {
-				return http.ErrUseLastResponse
-			}
-			return nil
-		},
+	return &http.Client{Transport: client.Transport, CheckRedirect: CheckRedirect}
+}
+
+// CheckRedirect lets an http.Client follow a redirect only where the key goes
+// to the same host, TLS stays TLS and the request stays the same; any other
+// becomes the answer.
+func CheckRedirect(next *http.Request, via []*http.Request) error {
+	first := via[0]
+	same := next.URL.Host == first.URL.Host && next.URL.Scheme == first.URL.Scheme && next.Method == first.Method
+	if !same || len(via) > maxRedirects {
+		return http.ErrUseLastResponse
 	}
+	return nil
 }
 
 // watched reads a body and lets the timer fire when a read takes longer than

@@ -159,14 +159,22 @@ func Tools(req *messages.Request, t Target, encode func(dst []byte, d messages.T
 	return e.raw
 }
 
-// Schema is a tool's schema in its shortest form; one that is missing or not an
-// object becomes an object without properties, which every provider accepts.
+// Schema is a tool's schema in its shortest form, with the type and properties
+// that providers insist on. One that is missing or not an object becomes an
+// object without properties.
 func Schema(raw json.RawMessage) []byte {
 	var compact bytes.Buffer
-	if json.Compact(&compact, raw) == nil && bytes.HasPrefix(compact.Bytes(), []byte{'{'}) && compact.Len() > len("{}") {
-		return compact.Bytes()
+	var fields map[string]json.RawMessage
+	if json.Compact(&compact, raw) != nil || json.Unmarshal(raw, &fields) != nil || len(fields) == 0 {
+		return []byte(`{"type":"object","properties":{}}`)
 	}
-	return []byte(`{"type":"object","properties":{}}`)
+	out := compact.Bytes()
+	for _, missing := range []struct{ name, value string }{{"type", `"object"`}, {"properties", "{}"}} {
+		if _, ok := fields[missing.name]; !ok {
+			out = append(out[:len(out)-1], `,"`+missing.name+`":`+missing.value+"}"...)
+		}
+	}
+	return out
 }
 
 func cacheOf(req *messages.Request, key string) map[string]any {

@@ -3,6 +3,7 @@ package anthropic
 import (
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"codework/messages"
@@ -47,12 +48,12 @@ func compatOf(m messages.Model) compat {
 	return c
 }
 
-type request struct {
+type encodedRequest struct {
 	body        []byte
 	interleaved bool
 }
 
-func encodeRequest(req *messages.Request) (request, error) {
+func encodeRequest(req *messages.Request) (encodedRequest, error) {
 	c := compatOf(req.Model)
 	target := providers.Target{
 		KeepUnsigned:  c.AllowEmptySignature,
@@ -110,7 +111,7 @@ func encodeRequest(req *messages.Request) (request, error) {
 	}
 	b.Set("stream", true)
 	raw, err := b.Bytes()
-	return request{
+	return encodedRequest{
 		body:        raw,
 		interleaved: active && !c.ForceAdaptiveThinking && len(tools) > 0,
 	}, err
@@ -208,7 +209,7 @@ func encode(m messages.Message) fragment {
 		return fragment{blocks: appendContent(nil, m.Parts)}
 	}
 	var f fragment
-	for i, p := range m.Parts {
+	for i, p := range thinkingFirst(m.Parts) {
 		if i > 0 {
 			f.blocks = append(f.blocks, ',')
 		}
@@ -248,6 +249,24 @@ func encode(m messages.Message) fragment {
 		}
 	}
 	return f
+}
+
+// thinkingFirst puts thinking before everything else in a message with calls,
+// where the API wants it. Messages of the provider itself have it there.
+func thinkingFirst(parts []messages.Part) []messages.Part {
+	rank := func(p messages.Part) int {
+		if p.Type == messages.PartThinking {
+			return 0
+		}
+		return 1
+	}
+	calls := slices.ContainsFunc(parts, func(p messages.Part) bool { return p.Type == messages.PartToolCall })
+	if !calls {
+		return parts
+	}
+	out := slices.Clone(parts)
+	slices.SortStableFunc(out, func(a, b messages.Part) int { return rank(a) - rank(b) })
+	return out
 }
 
 func appendContent(dst []byte, parts []messages.Part) []byte {
