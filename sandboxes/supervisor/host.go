@@ -21,11 +21,11 @@ const (
 	termGrace = time.Second
 	// gonePatience is when a runner that was told to end its tree counts as
 	// stuck (stopped by its own command, say): the grace and time to sweep.
-	gonePatience = termGrace + 300*time.Millisecond
+	gonePatience = termGrace + 250*time.Millisecond
 	// sweepPatience is the same for a supervisor that was told to end a runner.
-	// Together with gonePatience it leaves the last sweep 400 ms of the two
-	// seconds in which everything ends.
-	sweepPatience = 300 * time.Millisecond
+	// With gonePatience it leaves the last sweep half a second of the two in
+	// which everything ends.
+	sweepPatience = 250 * time.Millisecond
 )
 
 var (

@@ -32,8 +32,8 @@ const (
 	sendPatience = time.Second
 	// serverLooks and serverPause: how often in a row, and how far apart, the
 	// server must see nothing that it adopted from a dead supervisor.
-	serverLooks = 3
-	serverPause = 2 * time.Millisecond
+	serverLooks = 2
+	serverPause = time.Millisecond
 )
 
 // Host is the server's side: it starts the supervisor with the first command
@@ -407,6 +407,7 @@ func (c *crew) killHarder(w *worker, p *Process, after time.Duration) {
 	w.timers = append(w.timers,
 		time.AfterFunc(after, func() {
 			if c.still(w, p) {
+				c.wake()
 				_ = post(c.conn, frame{kindKill, w.id, nil}, nil)
 			}
 		}),
@@ -417,6 +418,9 @@ func (c *crew) killHarder(w *worker, p *Process, after time.Duration) {
 			}
 		}))
 }
+
+// wake lets a supervisor go on that a command has stopped.
+func (c *crew) wake() { _ = c.cmd.Process.Signal(syscall.SIGCONT) }
 
 func (c *crew) still(w *worker, p *Process) bool {
 	c.mu.Lock()
@@ -469,6 +473,7 @@ func (c *crew) close() {
 	for _, w := range c.runners {
 		w.conn.Close()
 	}
+	c.wake()
 	c.hard = time.AfterFunc(gonePatience+sweepPatience, func() { _ = c.cmd.Process.Kill() })
 }
 
@@ -498,26 +503,26 @@ func (c *crew) bury(read <-chan struct{}) {
 // sweep ends all children of this process that carry the crew's mark. It is
 // called when the supervisor, which carries it too, has been waited for.
 func (c *crew) sweep() {
-	adopted := func() []int {
-		var out []int
-		for _, pid := range ownChildren() {
+	adopted := func(visit func(int)) {
+		eachOwnChild(func(pid int) {
 			if hasMark(pid, c.mark) {
-				out = append(out, pid)
+				visit(pid)
 			}
-		}
-		return out
+		})
 	}
-	for clean := 0; clean < serverLooks; {
-		pids := adopted()
-		if len(pids) == 0 {
-			clean++
-		} else {
-			clean = 0
+	for clean := 0; clean < serverLooks; time.Sleep(serverPause) {
+		clean++
+		adopted(func(int) { clean = 0 })
+		if clean == 0 {
 			strike(adopted)
-			for _, pid := range pids {
+		}
+		// Others wait for children of this process too, which makes the
+		// kernel's list skip some; the table of all processes does not.
+		for _, pid := range parents()[os.Getpid()] {
+			if hasMark(pid, c.mark) {
+				clean = 0
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 			}
 		}
-		time.Sleep(serverPause)
 	}
 }

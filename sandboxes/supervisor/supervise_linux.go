@@ -1,8 +1,6 @@
 package supervisor
 
 import (
-	"os"
-	"slices"
 	"syscall"
 	"time"
 )
@@ -92,16 +90,17 @@ func (n *nursery) kill(id uint32) {
 	defer n.tree.mu.Unlock()
 	for pid, i := range n.runners {
 		if i == id {
-			strike(func() []int { return []int{pid} })
+			strike(func(visit func(int)) { visit(pid) })
 		}
 	}
 }
 
-// orphans lists our children that are no runners.
-func (n *nursery) orphans() []int {
-	return slices.DeleteFunc(childrenOf(os.Getpid()), func(pid int) bool {
-		_, ok := n.runners[pid]
-		return ok
+// eachOrphan visits our children that are no runners. It needs tree.mu.
+func (n *nursery) eachOrphan(visit func(pid int)) {
+	eachOwnChild(func(pid int) {
+		if _, ok := n.runners[pid]; !ok {
+			visit(pid)
+		}
 	})
 }
 
@@ -114,11 +113,10 @@ func (n *nursery) sweepOrphans() {
 		n.tree.mu.Unlock()
 		for clean := 0; clean < cleanLooks; {
 			n.tree.mu.Lock()
-			if len(n.orphans()) == 0 {
-				clean++
-			} else {
-				clean = 0
-				strike(n.orphans)
+			clean++
+			n.eachOrphan(func(int) { clean = 0 })
+			if clean == 0 {
+				strike(n.eachOrphan)
 				n.tree.collect()
 			}
 			n.tree.mu.Unlock()

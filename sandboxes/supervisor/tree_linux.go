@@ -126,7 +126,7 @@ func (t *tree) end(grace time.Duration) {
 func (t *tree) sweep(none <-chan struct{}) {
 	for {
 		t.mu.Lock()
-		strike(ownChildren)
+		strike(eachOwnChild)
 		t.collect()
 		t.mu.Unlock()
 		select {
@@ -138,6 +138,8 @@ func (t *tree) sweep(none <-chan struct{}) {
 }
 
 func ownChildren() []int { return childrenOf(os.Getpid()) }
+
+func eachOwnChild(visit func(pid int)) { eachChild(os.Getpid(), visit) }
 
 // Subreaper makes this process the one that adopts the orphans among its
 // descendants. They are not reaped by that: see Host.
