@@ -40,7 +40,7 @@ func ownCommand(q string) string {
 // command runs it.
 func command(t *talk) string {
 	c := ownCommand(t.question)
-	r := t.ask(bash(c, commandSeconds))
+	r := t.ask(verbatim(c, commandSeconds))
 	if r == nil {
 		return ""
 	}
@@ -82,7 +82,7 @@ func replace(t *talk) string {
 func create(t *talk) string {
 	m := creation.FindStringSubmatch(t.question)
 	name, text := m[1], cmp.Or(m[2:4]...)
-	r := t.ask(bash(orMissing(name, "echo there"), 0))
+	r := t.ask(bash("is there such a file already?", orMissing(name, "echo there")))
 	if r == nil {
 		return ""
 	}

@@ -22,7 +22,8 @@ const (
 // survey prints the files that name checks, the programs that could run them
 // and the lock files that tell package managers apart. It changes nothing.
 const survey = `for f in Taskfile.yml Taskfile.yaml Makefile makefile GNUmakefile justfile package.json go.mod Cargo.toml pyproject.toml pytest.ini tox.ini setup.py pom.xml build.gradle build.gradle.kts; do [ -f "$f" ] && { echo "@file $f"; head -c 5000 "$f"; echo; }; done; ` +
-	`for t in task make just npm pnpm yarn bun go cargo python3 pytest mvn gradle; do command -v "$t" >/dev/null 2>&1 && echo "@have $t"; done; ` +
+	`for t in task make just npm pnpm yarn bun go cargo python3 mvn gradle; do command -v "$t" >/dev/null 2>&1 && echo "@have $t"; done; ` +
+	`ls pyproject.toml pytest.ini tox.ini setup.py 2>/dev/null | grep -q . && python3 -c 'import pytest' 2>/dev/null && echo '@have pytest'; ` +
 	`for f in pnpm-lock.yaml yarn.lock bun.lock bun.lockb gradlew; do [ -e "$f" ] && echo "@lock $f"; done; true`
 
 // project is what the survey found.
@@ -168,7 +169,7 @@ func (p project) offers(wish string) []offer {
 	})
 	for _, f := range []string{"pytest.ini", "tox.ini", "pyproject.toml", "setup.py"} {
 		if _, ok := p.files[f]; ok {
-			tool(f, "python3", map[string]string{"check": "python3 -m pytest -q", "test": "python3 -m pytest -q"})
+			tool(f, "pytest", map[string]string{"check": "python3 -m pytest -q", "test": "python3 -m pytest -q"})
 			break
 		}
 	}
@@ -224,7 +225,7 @@ func (p project) runs(o offer) bool { return strings.HasPrefix(o.program, "./") 
 
 // checks runs the checks that the project names.
 func checks(t *talk) string {
-	r := t.ask(bash(survey, 0))
+	r := t.ask(bash("find out which checks the project names", survey))
 	if r == nil {
 		return ""
 	}
@@ -255,7 +256,7 @@ func checks(t *talk) string {
 	o := all[chosen]
 	var calls []call
 	for _, c := range o.commands {
-		calls = append(calls, bash(c, checkSeconds))
+		calls = append(calls, verbatim(c, checkSeconds))
 	}
 	if r = t.ask(calls...); r == nil {
 		return ""
@@ -267,9 +268,9 @@ func checks(t *talk) string {
 		}
 	}
 	if failed == 0 {
-		fmt.Fprintf(&b, "Passed, as %s names it.\n", o.source)
+		fmt.Fprintf(&b, "Passed: %s, found through %s.\n", several(len(r), "command"), o.source)
 	} else {
-		fmt.Fprintf(&b, "Failed: %d of %s that %s names.\n", failed, several(len(r), "command"), o.source)
+		fmt.Fprintf(&b, "Failed: %d of %s found through %s.\n", failed, several(len(r), "command"), o.source)
 	}
 	for i, c := range o.commands {
 		b.WriteString("\n" + verdict(c, r[i]))
@@ -298,7 +299,7 @@ func noOffers(p project, kind string) string {
 }
 
 var (
-	failedTest = regexp.MustCompile(`^\s*--- FAIL: (\S+)|^FAILED (\S+)|^test (\S+) \.\.\. FAILED|^\s+● (.+)|^FAIL\s+(\S+)|^not ok \d+ -? ?(.+)`)
+	failedTest = regexp.MustCompile(`^\s*--- FAIL: (\S+)|^FAILED (\S+)|^test (\S+) \.\.\. FAILED|^\s+● (.+)|^FAIL (\S+)|^FAIL\t(\S+ \[[a-z ]+\])|^not ok \d+ -? ?(.+)`)
 	goPackage  = regexp.MustCompile(`^(ok|FAIL|\?)\s+\S+`)
 	totalLine  = regexp.MustCompile(`^(=+ )?\d+ (passed|failed|error)|^test result:|^Tests:|^# (pass|fail|tests) \d|^\S*\s*\d+ (passing|failing)`)
 )

@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 )
@@ -56,7 +57,7 @@ var (
 // names that files have without either.
 var (
 	token      = regexp.MustCompile("[^\\s`\"'“”‘’()<>,;]+")
-	withEnding = regexp.MustCompile(`^[\w.@+~-]*\w\.[A-Za-z][A-Za-z0-9]{0,9}$`)
+	withEnding = regexp.MustCompile(`^[\p{L}\p{N}_.@+~-]*[\p{L}\p{N}_]\.[A-Za-z][A-Za-z0-9]{0,9}$`)
 	dotFile    = regexp.MustCompile(`^\.[A-Za-z][\w.-]*$`)
 	bareNames  = regexp.MustCompile(`(?i)^(readme|makefile|dockerfile|containerfile|licen[sc]e|notice|changelog|contributing|justfile|taskfile|gemfile|rakefile|procfile|codeowners)$`)
 	noPath     = regexp.MustCompile(`(?i)^(e\.g|i\.e|etc|and/or|either/or|n/a|w/o|todo/fixme|read/write|tcp/ip|ci/cd|https?:.*|\w+://.*)$`)
@@ -77,8 +78,14 @@ func paths(q string) []string {
 	return found
 }
 
-// target is the path that a question is about, the first it names.
+// target is the path that a question is about: in quotes, where it may hold
+// blanks, or else the first that it names.
 func target(q string) string {
+	if m := quoted.FindStringSubmatch(q); m != nil {
+		if name := cmp.Or(m[1:]...); len(paths(name)) > 0 && len(name) < 256 {
+			return name
+		}
+	}
 	if p := paths(q); len(p) > 0 {
 		return p[0]
 	}

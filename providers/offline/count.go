@@ -8,7 +8,7 @@ import (
 
 // sums adds lines up by ending: ext, files, lines, name. Its input is what
 // grep -c prints, path:lines of files that are text.
-const sums = `awk '{ i = match($0, /:[0-9]+$/); n = substr($0, i + 1); p = substr($0, 1, i - 1); sub(/^.*\//, "", p); e = "other"; if (match(p, /[^.]\.[A-Za-z][A-Za-z0-9]*$/)) e = substr(p, RSTART + 1); f[e]++; l[e] += n } END { for (k in f) print "ext", f[k], l[k], k }' | LC_ALL=C sort -k3,3nr -k4,4 | head -n 100`
+const sums = `awk '{ i = match($0, /:[0-9]+$/); n = substr($0, i + 1); p = substr($0, 1, i - 1); sub(/^.*\//, "", p); e = "other"; if (match(p, /[^.]\.[A-Za-z][A-Za-z0-9]*$/)) e = substr(p, RSTART + 1); if (n > 0) { f[e]++; l[e] += n } } END { for (k in f) print "ext", f[k], l[k], k }' | LC_ALL=C sort -k3,3nr -k4,4 | head -n 100`
 
 // shownEndings is how many kinds of files an answer lists.
 const shownEndings = 15
@@ -22,7 +22,7 @@ func count(t *talk) string {
 	if where != "" {
 		command = orMissing(where, command)
 	}
-	r := t.ask(bash(command, 0))
+	r := t.ask(bash("count lines", command))
 	if r == nil {
 		return ""
 	}

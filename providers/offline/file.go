@@ -32,7 +32,7 @@ func (t *talk) read(name string, first, lines int) call {
 	if t.has("read") || !t.has("bash") {
 		return call{"read", map[string]any{"path": name, "offset": first, "limit": lines}}
 	}
-	return bash(fmt.Sprintf("sed -n %d,%dp %s", first, first+lines-1, within(name)), 0)
+	return bash("read "+oneLine(name), fmt.Sprintf("sed -n %d,%dp %s", first, first+lines-1, within(name)))
 }
 
 // file shows or outlines the file that the question names. A name that is no
@@ -92,8 +92,8 @@ func (t *talk) locate(name, problem string) (found, answer string) {
 		return "", failed
 	}
 	base := path.Base(name)
-	r := t.ask(bash(fmt.Sprintf("if [ -d %s ]; then echo @folder; ls -1ap %s | head -n 200; else { %s; } | grep -iF -e %s | head -n 100; true; fi",
-		within(name), within(name), files(""), quote(base)), 0))
+	r := t.ask(bash("look for "+oneLine(name), fmt.Sprintf("if [ -d %s ]; then echo @folder; ls -1ap %s | head -n 200; else { %s; } | grep -iF -e %s | head -n 100; true; fi",
+		within(name), within(name), files(""), quote(base))))
 	if r == nil {
 		return "", ""
 	}

@@ -55,10 +55,10 @@ func find(t *talk) string {
 	if where == term {
 		where = ""
 	}
-	calls := []call{t.search("F", term, where)}
+	calls := []call{t.search("search for "+oneLine(term), "F", term, where)}
 	named := t.has("bash") && !strings.Contains(term, " ")
 	if named {
-		calls = append(calls, bash(fmt.Sprintf("{ %s; } | grep -iF -e %s | head -n %d; true", files(where), quote(term), foundLines), 0))
+		calls = append(calls, bash("search the names of files", fmt.Sprintf("{ %s; } | grep -iF -e %s | head -n %d; true", files(where), quote(term), foundLines)))
 	}
 	r := t.ask(calls...)
 	if r == nil {
@@ -77,7 +77,7 @@ func find(t *talk) string {
 	found, how := hits(r[0].text), ""
 	if len(found) == 0 && len(names) == 0 {
 		looser := longestWord(term)
-		if r = t.ask(t.search("iF", looser, where)); r == nil {
+		if r = t.ask(t.search("search for "+oneLine(looser)+" in any case", "iF", looser, where)); r == nil {
 			return ""
 		}
 		if found = hits(r[0].text); len(found) > 0 {
@@ -136,9 +136,9 @@ func report(term string, found []hit, names []string) string {
 		fmt.Fprintf(&b, "\n%s:\n%s", title, bullets(lines, most))
 	}
 	list("Looks like its definition", defined, shownHits)
-	title := "Found on"
+	title := "Found in"
 	if len(defined) > 0 {
-		title = "Used or mentioned on"
+		title = "Used or mentioned in"
 	}
 	list(title, used, shownHits)
 	if len(inFiles) > 1 && len(used) > shownHits {

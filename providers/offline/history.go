@@ -22,8 +22,8 @@ func history(t *talk) string {
 		n = min(max(1, number(m)), mostCommits)
 	}
 	r := t.ask(
-		bash("git --no-optional-locks -c core.quotePath=false status --short --branch | head -n 400", 0),
-		bash(fmt.Sprintf("git --no-pager log -n %d --date=short --pretty='@commit %%h %%ad %%an: %%s' 2>/dev/null; true", n), 0),
+		bash("what has changed", "git --no-optional-locks -c core.quotePath=false status --short --branch | head -n 400"),
+		bash("the last commits", fmt.Sprintf("git --no-pager log -n %d --date=short --pretty='@commit %%h %%ad %%an: %%s' 2>/dev/null; true", n)),
 	)
 	if r == nil {
 		return ""

@@ -28,8 +28,7 @@ var manifests = []string{"go.mod", "package.json", "Cargo.toml", "pyproject.toml
 
 // layout describes what the project is made of.
 func layout(t *talk) string {
-	list := files("")
-	r := t.ask(bash(list+" | "+inventory, 0))
+	r := t.ask(bash("take stock of the files", files("")+" | "+inventory))
 	if r == nil {
 		return ""
 	}
@@ -49,7 +48,7 @@ func layout(t *talk) string {
 	b.WriteString(about)
 	fmt.Fprintf(&b, "%s", capital(several(inv.total, "file")))
 	if inv.tests > 0 {
-		fmt.Fprintf(&b, ", %s of them tests", thousands(inv.tests))
+		fmt.Fprintf(&b, ", %s among them", several(inv.tests, "test file"))
 	}
 	kinds := map[string]int{}
 	for _, k := range ranked(inv.kinds)[:min(shownKinds, len(inv.kinds))] {

@@ -14,6 +14,8 @@ const markerWords = `TODO|FIXME|XXX|HACK`
 const (
 	// shownMarkers is how many lines an answer lists; more nobody reads.
 	shownMarkers = 60
+	// shownPerFile is how many of one file, when there are too many for all.
+	shownPerFile = 5
 	// shownMentions is how many of the lines that only talk of markers.
 	shownMentions = 5
 	// shownText is how much of one line, in characters.
@@ -23,7 +25,7 @@ const (
 var (
 	markerWord = regexp.MustCompile(`\b(` + markerWords + `)\b`)
 	// markerLead is what stands before a marker in a comment or a list.
-	markerLead = regexp.MustCompile(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|[-*+] (\[ \])?|\[ \])$`)
+	markerLead = regexp.MustCompile(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|^[-*+]( \[ \])?)$`)
 	// markerTail is what follows one: a colon, or a person.
 	markerTail = regexp.MustCompile(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
 )
@@ -31,7 +33,7 @@ var (
 // markers summarizes the open TODO, FIXME, XXX and HACK marks.
 func markers(t *talk) string {
 	where := scope(t.question)
-	r := t.ask(t.search("wE", markerWords, where))
+	r := t.ask(t.search("find open markers", "wE", markerWords, where))
 	if r == nil {
 		return ""
 	}
@@ -56,7 +58,7 @@ func markers(t *talk) string {
 	}
 	total := ""
 	if len(all) >= foundLines && t.has("bash") {
-		c := t.ask(bash(grep("wE", markerWords, where)+` | awk -F: '!n[$1]++ { files++ } END { print NR, files+0 }'`, 0))
+		c := t.ask(bash("count them all", grep("wE", markerWords, where)+` | awk -F: '!n[$1]++ { files++ } END { print NR, files+0 }'`))
 		if c == nil {
 			return ""
 		}
@@ -89,25 +91,33 @@ func markers(t *talk) string {
 	})
 	var b strings.Builder
 	b.WriteString(total)
-	fmt.Fprintf(&b, "%s in %s of %s: %s.\n", capital(several(len(open), "open marker")), several(len(names), "file"), place, tally(kinds))
+	if len(names) > 1 || names[0] != place {
+		place = several(len(names), "file") + " of " + place
+	}
+	fmt.Fprintf(&b, "%s in %s: %s.\n", several(len(open), "open marker"), place, tally(kinds))
+	perFile := len(open)
+	if len(open) > shownMarkers && len(names) > 1 {
+		perFile = shownPerFile
+	}
 	left := shownMarkers
 	for i, name := range names {
+		marks := byFile[name]
 		if left == 0 {
-			rest := 0
+			var rest []string
 			for _, n := range names[i:] {
-				rest += len(byFile[n])
+				rest = append(rest, fmt.Sprintf("%s (%d)", n, len(byFile[n])))
 			}
-			fmt.Fprintf(&b, "\nand %d more in %s: ask for the TODOs in one of these folders or files.\n", rest, several(len(names)-i, "other file"))
+			fmt.Fprintf(&b, "\nIn other files:\n%s\nAsk for the TODOs in one file or folder to see them all.\n", bullets(rest, shownNames))
 			break
 		}
-		fmt.Fprintf(&b, "\n%s (%d)\n", name, len(byFile[name]))
-		for j, h := range byFile[name] {
-			if left == 0 {
-				fmt.Fprintf(&b, "- and %d more in this file\n", len(byFile[name])-j)
-				break
-			}
-			left--
+		fmt.Fprintf(&b, "\n%s (%d)\n", name, len(marks))
+		shown := min(len(marks), perFile, left)
+		left -= shown
+		for _, h := range marks[:shown] {
 			fmt.Fprintf(&b, "- %s %s\n", h.place(), markerText(h.text))
+		}
+		if shown < len(marks) {
+			fmt.Fprintf(&b, "- and %d more\n", len(marks)-shown)
 		}
 	}
 	if len(mentions) > 0 {

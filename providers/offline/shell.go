@@ -24,13 +24,16 @@ const (
 	gitList = `git -c core.quotePath=false ls-files --cached --others --exclude-standard`
 )
 
-// bash is a call of the shell; seconds 0 leaves the limit to the tool.
-func bash(command string, seconds int) call {
-	args := map[string]any{"command": command}
-	if seconds > 0 {
-		args["timeout"] = seconds
-	}
-	return call{"bash", args}
+// bash is a call of the shell for a command of ours. Its first line says in
+// words what it is for, since that is what a person sees first.
+func bash(purpose, command string) call {
+	return call{"bash", map[string]any{"command": "# " + purpose + "\n" + command}}
+}
+
+// verbatim is a call of the shell for a command that the person or the project
+// has named.
+func verbatim(command string, seconds int) call {
+	return call{"bash", map[string]any{"command": command, "timeout": seconds}}
 }
 
 // quote makes one word of any text.
@@ -63,13 +66,13 @@ func grep(flags, pattern, scope string) string {
 }
 
 // search is grep as a call, with bash or else with the grep tool.
-func (t *talk) search(flags, pattern, scope string) call {
+func (t *talk) search(purpose, flags, pattern, scope string) call {
 	if t.has("bash") || !t.has("grep") {
 		command := fmt.Sprintf("%s | cut -c1-%d | head -n %d", grep(flags, pattern, scope), foundColumns, foundLines)
 		if scope != "" {
 			command = orMissing(scope, command)
 		}
-		return bash(command, 0)
+		return bash(purpose, command)
 	}
 	args := map[string]any{"pattern": pattern, "limit": foundLines}
 	if strings.Contains(flags, "F") {

@@ -26,11 +26,13 @@ type call struct {
 
 // arguments is the JSON form; keys are sorted, so it is always the same.
 func (c call) arguments() string {
-	b, err := json.Marshal(c.args)
-	if err != nil {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // people read commands
+	if err := e.Encode(c.args); err != nil {
 		panic(fmt.Sprintf("offline: arguments of %s: %v", c.tool, err)) // strings and numbers have a form
 	}
-	return string(b)
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // result is what became of a call.

@@ -46,6 +46,9 @@ func short(line string) string {
 	return strings.TrimSpace(string([]rune(line)[:shownText])) + "…"
 }
 
+// oneLine makes text fit to stand in a comment.
+func oneLine(text string) string { return short(strings.Join(strings.Fields(text), " ")) }
+
 // firstLine is the part of an error worth repeating.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
