@@ -87,13 +87,20 @@ func skipValue(src []byte, i int) int {
 	}
 }
 
+// skipString returns the index behind the string that starts at i: behind the
+// next quote with an even number of backslashes before it.
 func skipString(src []byte, i int) int {
-	for i++; src[i] != '"'; i++ {
-		if src[i] == '\\' {
-			i++
+	for start := i + 1; ; {
+		quote := start + bytes.IndexByte(src[start:], '"')
+		slash := quote
+		for slash > i+1 && src[slash-1] == '\\' {
+			slash--
 		}
+		if (quote-slash)%2 == 0 {
+			return quote + 1
+		}
+		start = quote + 1
 	}
-	return i + 1
 }
 
 // stringBytes returns the text of a valid JSON string.
