@@ -268,7 +268,7 @@ func checks(t *talk) string {
 		}
 	}
 	if failed == 0 {
-		fmt.Fprintf(&b, "Passed: %s, found through %s.\n", several(len(r), "command"), o.source)
+		fmt.Fprintf(&b, "Passed: %s found through %s.\n", several(len(r), "command"), o.source)
 	} else {
 		fmt.Fprintf(&b, "Failed: %d of %s found through %s.\n", failed, several(len(r), "command"), o.source)
 	}

@@ -46,7 +46,7 @@ func markers(t *talk) string {
 	all := hits(r[0].text)
 	var open, mentions []hit
 	for _, h := range all {
-		if isMarker(h.text) {
+		if markAt(h.text) >= 0 {
 			open = append(open, h)
 		} else {
 			mentions = append(mentions, h)
@@ -80,7 +80,7 @@ func markers(t *talk) string {
 	kinds := map[string]int{}
 	for _, h := range open {
 		byFile[h.path] = append(byFile[h.path], h)
-		kinds[markerWord.FindString(h.text)]++
+		kinds[markerWord.FindString(h.text[markAt(h.text):])]++
 	}
 	names := make([]string, 0, len(byFile))
 	for name := range byFile {
@@ -126,23 +126,23 @@ func markers(t *talk) string {
 	return b.String()
 }
 
-// isMarker tells a mark from a line that only talks of one: a mark begins a
-// comment or a list item, or is followed by a colon or a name.
-func isMarker(line string) bool {
-	at := markerWord.FindStringIndex(line)
-	if at == nil {
-		return false
+// markAt is where the first mark of a line is, -1 when the line only talks of
+// marks: a mark begins a comment or a list item, or is followed by a colon or a
+// name, and does not stand in quotes.
+func markAt(line string) int {
+	for _, at := range markerWord.FindAllStringIndex(line, -1) {
+		before, after := strings.TrimRight(line[:at[0]], " \t"), line[at[1]:]
+		inQuotes := strings.HasSuffix(before, `"`) || strings.HasSuffix(before, "'") || strings.HasSuffix(before, "`")
+		if markerLead.MatchString(before) || !inQuotes && markerTail.MatchString(after) {
+			return at[0]
+		}
 	}
-	before, after := strings.TrimRight(line[:at[0]], " \t"), line[at[1]:]
-	if strings.HasSuffix(before, `"`) || strings.HasSuffix(before, "'") || strings.HasSuffix(before, "`") {
-		return strings.HasSuffix(before, `"""`) || strings.HasSuffix(before, "'''")
-	}
-	return markerLead.MatchString(before) || markerTail.MatchString(after)
+	return -1
 }
 
-// markerText is the line from its marker on, without the end of the comment.
+// markerText is the line from its mark on, without the end of the comment.
 func markerText(line string) string {
-	line = line[markerWord.FindStringIndex(line)[0]:]
+	line = line[markAt(line):]
 	for _, end := range []string{"*/", "-->", `"""`, "#}", "-}"} {
 		line = strings.TrimSuffix(strings.TrimSpace(line), end)
 	}

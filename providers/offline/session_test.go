@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,6 +27,7 @@ type session struct {
 	dir   string
 	tools []string
 	env   []string
+	shell string // instead of bash
 
 	history []messages.Message
 	calls   []messages.Part // of the last prompt
@@ -149,7 +151,7 @@ func (s *session) run(name, arguments string) messages.ToolResult {
 
 // bash keeps the end of the output, as the real one does.
 func (s *session) bash(command string) messages.ToolResult {
-	cmd := exec.Command("bash", "-c", command)
+	cmd := exec.Command(cmp.Or(s.shell, "bash"), "-c", command)
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
 	cmd.Env = append(cmd.Env, s.env...)

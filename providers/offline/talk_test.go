@@ -282,7 +282,7 @@ func FuzzHits(f *testing.F) {
 			if h.path == "" || h.line < 0 || strings.Contains(h.path+h.text, "\n") {
 				t.Fatalf("%+v", h)
 			}
-			if isMarker(h.text) && markerText(h.text) == "" {
+			if markAt(h.text) >= 0 && markerText(h.text) == "" {
 				t.Fatalf("marker without text in %q", h.text)
 			}
 		}
