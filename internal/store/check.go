@@ -48,10 +48,11 @@ func (s *Store) Repair(ctx context.Context, session string) ([]string, error) {
 // findings is what examine saw.
 type findings struct {
 	damage  *Damage
-	last    int64    // position of the last good event
+	good    Head     // the last good event
+	end     int64    // position that the log reached, as far as is known
 	missing bool     // no row in the list index
 	extra   [][]byte // rows of the index that are wrong
-	updated int64
+	record  messages.SessionRecord
 }
 
 func (f findings) lines() []string {
@@ -71,17 +72,24 @@ func (f findings) lines() []string {
 func (s *Store) examine(ctx context.Context, session string) (findings, error) {
 	f := findings{missing: true}
 	err := s.view(func(txn *badger.Txn) error {
-		r, err := s.record(txn, session)
+		r, last, err := s.record(txn, session)
 		if err != nil {
 			return err
 		}
-		f.updated = r.UpdatedAt
+		f.record = r
 		c := &chain{s: s, session: session}
 		err = s.eachEvent(ctx, txn, c, 0, func(messages.Event) error { return nil })
+		if err == nil {
+			err = c.finish(last)
+		}
 		if err != nil && !errors.As(err, &f.damage) {
 			return err
 		}
-		f.last = c.head.Seq
+		f.good = c.head
+		f.end = last
+		if h, err := lastEvent(txn, session); err == nil {
+			f.end = max(f.end, h.Seq)
+		}
 		want := string(indexKey(r.UpdatedAt, session))
 		return eachKey(txn, []byte(indexPrefix), func(key []byte) bool {
 			switch id, ok := indexedSession(key); {
@@ -98,31 +106,59 @@ func (s *Store) examine(ctx context.Context, session string) (findings, error) {
 
 // repair runs in the committer's goroutine: nothing else writes meanwhile.
 func (c *committer) repair(session string, f findings) error {
+	if f.damage == nil && !f.missing && len(f.extra) == 0 {
+		return nil
+	}
 	if err := c.s.space.check(maxBatchBytes); err != nil {
 		return err
 	}
-	delete(c.heads, session)
 	if f.damage != nil {
 		for more := true; more; {
 			var err error
-			if more, err = c.moveAway(session, f.last); err != nil {
+			if more, err = c.moveAway(session, f.good.Seq); err != nil {
 				return writeError(c.s.where(), err)
 			}
 		}
+		if err := c.removeUnread(session, f.good.Seq, f.end); err != nil {
+			return writeError(c.s.where(), err)
+		}
 	}
-	if !f.missing && len(f.extra) == 0 {
-		return nil
+	value, err := encodeSession(&f.record, f.good.Seq, c.s.PutBlob)
+	if err != nil {
+		return err
 	}
-	err := c.s.db.Update(func(txn *badger.Txn) error {
+	err = c.s.db.Update(func(txn *badger.Txn) error {
 		for _, k := range f.extra {
 			if err := txn.Delete(k); err != nil {
 				return err
 			}
 		}
-		return txn.Set(indexKey(f.updated, session), nil)
+		if err := txn.Set(indexKey(f.record.UpdatedAt, session), nil); err != nil {
+			return err
+		}
+		return txn.Set(recordKey(session), value)
 	})
 	if err != nil {
 		return writeError(c.s.where(), err)
+	}
+	c.heads[session] = &head{exists: true, Head: f.good, updated: f.record.UpdatedAt}
+	return nil
+}
+
+// removeUnread deletes events that no iteration shows.
+func (c *committer) removeUnread(session string, last, end int64) error {
+	for from := last + 1; from <= end; from += groupEvents {
+		err := c.s.db.Update(func(txn *badger.Txn) error {
+			for seq := from; seq <= end && seq < from+groupEvents; seq++ {
+				if err := txn.Delete(eventKey(session, seq)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

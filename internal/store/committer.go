@@ -505,17 +505,25 @@ func (c *committer) encode(b *Batch, h *head, inline int) (*prepared, error) {
 	*p.head = *h
 	if b.Delete {
 		p.set(deleteKey(b.Session), nil)
+		p.remove(firstKey(b.Session))
 		p.remove(recordKey(b.Session))
 		p.remove(indexKey(h.updated, b.Session))
 		p.head = &head{}
 		return p, nil
 	}
 	if b.Record != nil {
-		value, err := encodeSession(b.Record, c.s.PutBlob)
+		last := h.Seq
+		if n := len(b.Events); n > 0 {
+			last = b.Events[n-1].Seq
+		}
+		value, err := encodeSession(b.Record, last, c.s.PutBlob)
 		if err != nil {
 			return nil, err
 		}
 		p.set(recordKey(b.Session), value)
+		if !h.exists {
+			p.set(firstKey(b.Session), value)
+		}
 		if h.exists && h.updated != b.Record.UpdatedAt {
 			p.remove(indexKey(h.updated, b.Session))
 		}
@@ -564,7 +572,7 @@ func (c *committer) head(session string) (*head, error) {
 	}
 	h := &head{}
 	err := c.s.db.View(func(txn *badger.Txn) error {
-		rec, err := c.s.record(txn, session)
+		rec, _, err := c.s.record(txn, session)
 		var missing *messages.SessionNotFound
 		if errors.As(err, &missing) {
 			return nil

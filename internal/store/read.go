@@ -74,6 +74,15 @@ func (c *chain) next(key, value []byte) (messages.Event, error) {
 	return e, nil
 }
 
+// finish looks at the end of a log, which was at last or behind it when the
+// session's record was written.
+func (c *chain) finish(last int64) error {
+	if c.head.Seq < last {
+		return &Damage{Session: c.session, Seq: c.head.Seq + 1, Reason: "it is missing, and all behind it"}
+	}
+	return nil
+}
+
 // cancelStride is how many rows a read handles between looks at its context.
 const cancelStride = 256
 
@@ -84,7 +93,8 @@ func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
 	var snap Snapshot
 	err := s.view(func(txn *badger.Txn) error {
 		var err error
-		if snap.Record, err = s.record(txn, session); err != nil {
+		var last int64
+		if snap.Record, last, err = s.record(txn, session); err != nil {
 			return err
 		}
 		c := &chain{s: s, session: session}
@@ -92,6 +102,9 @@ func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
 			snap.Events = append(snap.Events, e)
 			return nil
 		})
+		if err == nil {
+			err = c.finish(last)
+		}
 		snap.Head = c.head
 		if err != nil && !errors.As(err, &snap.Damaged) {
 			return err
@@ -120,7 +133,7 @@ func (s *Store) Events(ctx context.Context, session string, after int64, limit i
 	var own error // what fn said
 	n := 0
 	err := s.view(func(txn *badger.Txn) error {
-		if _, err := s.record(txn, session); err != nil {
+		if _, _, err := s.record(txn, session); err != nil {
 			return err
 		}
 		c := &chain{s: s, session: session}
@@ -199,6 +212,15 @@ func (s *Store) eachEvent(ctx context.Context, txn *badger.Txn, c *chain, after 
 			return err
 		}
 	}
+	// Badger's iterators end at a block that cannot be read as if nothing came
+	// behind it, so the end is looked at from the other side too.
+	last, err := lastEvent(txn, c.session)
+	if err != nil {
+		return err
+	}
+	if last.Seq < c.head.Seq || last.Seq > max(c.head.Seq, after) {
+		return &Damage{Session: c.session, Seq: max(c.head.Seq, after) + 1, Reason: "it cannot be read"}
+	}
 	return nil
 }
 
@@ -206,28 +228,29 @@ func (s *Store) eachEvent(ctx context.Context, txn *badger.Txn, c *chain, after 
 func (s *Store) Record(session string) (messages.SessionRecord, error) {
 	var r messages.SessionRecord
 	err := s.view(func(txn *badger.Txn) (err error) {
-		r, err = s.record(txn, session)
+		r, _, err = s.record(txn, session)
 		return err
 	})
 	return r, readError("session "+session, err)
 }
 
-func (s *Store) record(txn *badger.Txn, session string) (messages.SessionRecord, error) {
+// record reads a session's record and the position of its last event when that
+// was written.
+func (s *Store) record(txn *badger.Txn, session string) (r messages.SessionRecord, last int64, err error) {
 	if !validSession(session) {
-		return messages.SessionRecord{}, &messages.SessionNotFound{SessionID: session}
+		return r, 0, &messages.SessionNotFound{SessionID: session}
 	}
 	item, err := txn.Get(recordKey(session))
 	if errors.Is(err, badger.ErrKeyNotFound) {
-		return messages.SessionRecord{}, &messages.SessionNotFound{SessionID: session}
+		return r, 0, &messages.SessionNotFound{SessionID: session}
 	}
-	var r messages.SessionRecord
 	if err == nil {
 		err = item.Value(func(v []byte) (err error) {
-			r, err = decodeSession(v, s.Blob)
+			r, last, err = decodeSession(v, s.Blob)
 			return err
 		})
 	}
-	return r, err
+	return r, last, err
 }
 
 // List returns session records, newest first: those of a host directory and
@@ -241,7 +264,7 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 	err := s.view(func(txn *badger.Txn) error {
 		start := []byte(indexPrefix)
 		if f.Before != "" {
-			r, err := s.record(txn, f.Before)
+			r, _, err := s.record(txn, f.Before)
 			if err != nil {
 				return err
 			}
@@ -263,7 +286,7 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 			if !ok {
 				continue
 			}
-			r, err := s.record(txn, id)
+			r, _, err := s.record(txn, id)
 			if err != nil {
 				s.log.Warn("session left out of the list", "session", id, "error", firstLine(err.Error()))
 				continue

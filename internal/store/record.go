@@ -17,6 +17,7 @@ import (
 // Keys. Numbers in them are big-endian, so that they sort.
 //
 //	m/schema                  store version
+//	a/<session>               session record as it was at first
 //	s/<session>               session record
 //	p/<prompt id>             session and content hash of an admitted prompt
 //	e/<session>/<seq>         event
@@ -27,6 +28,7 @@ import (
 var schemaKey = []byte("m/schema")
 
 const (
+	firstPrefix   = "a/"
 	recordPrefix  = "s/"
 	promptPrefix  = "p/"
 	indexPrefix   = "u/"
@@ -45,6 +47,9 @@ func validSession(id string) bool {
 	return messages.ValidSessionID(id) && len(id) <= maxID && !strings.Contains(id, "/")
 }
 
+// firstKey sorts at the other end of a table than everything else of a session:
+// what tears off the records leaves these, and with them the list.
+func firstKey(session string) []byte  { return []byte(firstPrefix + session) }
 func recordKey(session string) []byte { return []byte(recordPrefix + session) }
 func promptKey(id string) []byte      { return []byte(promptPrefix + id) }
 func deleteKey(session string) []byte { return []byte(deletePrefix + session) }
@@ -134,6 +139,11 @@ func (r *record) encode() []byte {
 		b = binary.AppendUvarint(b, uint64(len(f)))
 		b = append(b, f...)
 	}
+	return seal(b)
+}
+
+// seal puts the checksum behind a record.
+func seal(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
@@ -255,49 +265,56 @@ func (r *record) event(session string, seq int64, get func(string) ([]byte, erro
 	return e, nil
 }
 
-// A session record is one byte that says how it is kept, and then its JSON or
-// the raw name of the blob that holds the JSON.
+// A session record is one byte that says how it is kept, the position of the
+// session's last event when it was written (8 bytes), and its JSON or the raw
+// name of the blob that holds the JSON. The position shows a log that lost its
+// end.
 const (
 	sessionInline byte = 1
 	sessionBlob   byte = 2
+
+	sessionHead = 1 + 8
 )
 
-func encodeSession(r *messages.SessionRecord, put func([]byte) (string, error)) ([]byte, error) {
+func encodeSession(r *messages.SessionRecord, last int64, put func([]byte) (string, error)) ([]byte, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
-	if len(text) <= maxInline {
-		return append([]byte{sessionInline}, text...), nil
+	kind := sessionInline
+	if len(text) > maxInline {
+		name, err := put(text)
+		if err != nil {
+			return nil, err
+		}
+		if text, err = hex.DecodeString(name); err != nil {
+			return nil, err
+		}
+		kind = sessionBlob
 	}
-	name, err := put(text)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := hex.DecodeString(name)
-	return append([]byte{sessionBlob}, raw...), err
+	b := binary.BigEndian.AppendUint64([]byte{kind}, uint64(last))
+	return append(b, text...), nil
 }
 
-func decodeSession(b []byte, get func(string) ([]byte, error)) (messages.SessionRecord, error) {
-	var r messages.SessionRecord
-	if len(b) == 0 {
-		return r, errCut
+func decodeSession(b []byte, get func(string) ([]byte, error)) (r messages.SessionRecord, last int64, err error) {
+	if len(b) < sessionHead {
+		return r, 0, errCut
 	}
-	text := b[1:]
+	last = int64(binary.BigEndian.Uint64(b[1:]))
+	text := b[sessionHead:]
 	switch b[0] {
 	case sessionInline:
 	case sessionBlob:
-		var err error
 		if text, err = get(hex.EncodeToString(text)); err != nil {
-			return r, err
+			return r, 0, err
 		}
 	default:
-		return r, errVersion
+		return r, 0, errVersion
 	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		return r, errForm
+	if json.Unmarshal(text, &r) != nil {
+		return r, 0, errForm
 	}
-	return r, nil
+	return r, last, nil
 }
 
 // A prompt row is the session's id with a uvarint length before it, then the

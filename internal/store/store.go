@@ -39,6 +39,7 @@ import (
 	"codework/messages"
 
 	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
 )
 
 // Errors of Open and Append that callers tell apart.
@@ -137,18 +138,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.space = newSpace(s.dir, o)
 
 	opt := badgerOptions(s.badgerDir(), s.log)
+	s.blobs = newBlobMap()
 	if s.dir != "" {
-		if err := os.MkdirAll(s.badgerDir(), 0o700); err != nil {
-			return nil, fmt.Errorf("open session store: %w", err)
-		}
-		if err := s.space.check(0); err != nil {
+		s.blobs = &blobFolder{dir: filepath.Join(s.dir, "blobs"), space: s.space}
+		if err := s.prepareFolder(); err != nil {
 			return nil, err
 		}
-		s.blobs = &blobFolder{dir: filepath.Join(s.dir, "blobs"), space: s.space}
-	} else {
-		s.blobs = newBlobMap()
 	}
-
 	db, err := openBadger(opt)
 	if err != nil {
 		return nil, s.openError(err)
@@ -169,6 +165,38 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// prepareFolder makes the folder, or makes sure that Badger can open what is in
+// it.
+func (s *Store) prepareFolder() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("open session store: %w", err)
+	}
+	if err := s.space.check(0); err != nil {
+		return err
+	}
+	err := s.finishSalvage()
+	if err == nil {
+		err = os.MkdirAll(s.badgerDir(), 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("open session store: %w", err)
+	}
+	// Badger takes the same lock when it opens. Between the two, only the
+	// home's own lock keeps another process out.
+	unlock, err := lockFolder(s.badgerDir())
+	if err != nil {
+		return s.openError(err)
+	}
+	defer unlock()
+	damage, err := s.inspectFolder(s.badgerDir())
+	if err == nil && damage != "" {
+		if err = s.salvage(damage); err != nil {
+			err = fmt.Errorf("%s; %w", damage, err)
+		}
+	}
+	return s.openError(err)
+}
+
 func badgerOptions(dir string, log *slog.Logger) badger.Options {
 	opt := badger.DefaultOptions(dir)
 	opt.InMemory = dir == ""
@@ -180,6 +208,7 @@ func badgerOptions(dir string, log *slog.Logger) badger.Options {
 	opt.NumCompactors = compactors
 	opt.DetectConflicts = false // one committer writes
 	opt.MetricsEnabled = false
+	opt.ChecksumVerificationMode = options.OnBlockRead // a bad block must not become a short log
 	opt.Logger = badgerLog{log}
 	return opt
 }
@@ -195,10 +224,16 @@ func openBadger(opt badger.Options) (db *badger.DB, err error) {
 }
 
 func (s *Store) openError(err error) error {
+	if err == nil {
+		return nil
+	}
 	text := err.Error()
+	var refused *messages.Refused
 	switch {
+	case errors.As(err, &refused):
+		return refused
 	// Badger has no sentinel for it.
-	case strings.Contains(text, "Cannot acquire directory lock"):
+	case errors.Is(err, ErrInUse), strings.Contains(text, "Cannot acquire directory lock"):
 		return fmt.Errorf("%w: %s", ErrInUse, s.where())
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("open session store: %w", err)

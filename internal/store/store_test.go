@@ -390,7 +390,7 @@ func TestDeletedSessionLeavesNothing(t *testing.T) {
 }
 
 // settle waits until no deletion is under way.
-func settle(t *testing.T, s *Store) {
+func settle(t interface{ Helper() }, s *Store) {
 	t.Helper()
 	for busy := true; busy; {
 		answer := make(chan bool, 1)
