@@ -862,3 +862,66 @@ func TestPongOvertakesWhatWaits(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+func TestAStreamIsHeldBackWhileMuchIsQueuedAndCanBeInterruptedThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := Pipe()
+		server := NewServer(far, ServerOptions{})
+		s := newTestServer()
+		var running sync.WaitGroup
+		running.Go(func() { _ = server.Serve(context.Background(), s.handle) })
+		send := func(frame string) {
+			t.Helper()
+			if err := near.Write([]byte(frame + "\n")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(request("1", "hold", "{}"))
+		(<-s.held).Succeed(json.RawMessage(`"` + strings.Repeat("x", 4*roomBytes) + `"`))
+		send(request("8", "count", `{"n":1}`))
+		send(request("9", "count", `{"n":2}`))
+		synctest.Wait()
+		server.link.mu.Lock()
+		if len(server.link.queue) != 0 {
+			t.Errorf("%d frames are queued", len(server.link.queue))
+		}
+		server.link.mu.Unlock()
+		send(interrupt("8"))
+		synctest.Wait()
+		w := newWire(t, near) // reads at last
+		w.next()
+		w.expect(failure("8", interruptReason), chunk("9", "0", "1"))
+		_ = near.Close(CloseNormal, "")
+		running.Wait()
+	})
+}
+
+func TestAnAckBeforeItsTimeOpensNothing(t *testing.T) {
+	w, s := startWire(t, ServerOptions{})
+	w.send(request("9", "feed", "{}"), ack("9"))
+	s.values <- []json.RawMessage{json.RawMessage("1")}
+	w.expect(chunk("9", "1"))
+	s.values <- []json.RawMessage{json.RawMessage("2")}
+	w.send(request("1", "void", "{}"))
+	w.expect(success("1", "null"))
+	w.send(ack("9"))
+	w.expect(chunk("9", "2"))
+}
+
+func TestAMalformedLineFailsNoOtherConnection(t *testing.T) {
+	s := newTestServer()
+	a, _, _ := s.serve(t, ServerOptions{})
+	b, _, _ := s.serve(t, ServerOptions{})
+	bad, good := newWire(t, a), newWire(t, b)
+	good.send(request("1", "hold", "{}"))
+	call := <-s.held
+	bad.send("{", interrupt("1"), ack("1"), request("1", "void", "{}"))
+	bad.next()
+	bad.expect(success("1", "null"))
+	_ = a.Close(CloseNormal, "")
+	if err := call.Context().Err(); err != nil {
+		t.Errorf("the call of the other connection ended: %v", err)
+	}
+	call.Succeed(json.RawMessage("7"))
+	good.expect(success("1", "7"))
+}

@@ -86,8 +86,25 @@ func readError(err error) error {
 		return &CloseError{Code: int(closed.Code), Reason: closed.Reason}
 	case errors.Is(err, net.ErrClosed), errors.Is(err, context.Canceled):
 		return ErrClosed
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return io.ErrUnexpectedEOF // gone without a close
 	default:
-		return fmt.Errorf("read: %w", err)
+		return fmt.Errorf("read: %w", innermost(err))
+	}
+}
+
+// innermost takes off what the libraries wrap around an error of the network:
+// steps of their own, and an address that may hold a secret.
+func innermost(err error) error {
+	var op *net.OpError
+	var of *url.Error
+	switch {
+	case errors.As(err, &op):
+		return op
+	case errors.As(err, &of):
+		return of.Err
+	default:
+		return err
 	}
 }
 
@@ -268,11 +285,11 @@ func Dial(ctx context.Context, endpoint string, opts DialOptions) (Conn, error) 
 		text, _, _ := strings.Cut(string(body), "\n")
 		err = &StatusError{Status: answer.StatusCode, Text: text}
 	}
-	return nil, fmt.Errorf("connect to %s: %w", withoutUser(endpoint), err)
+	return nil, fmt.Errorf("connect to %s: %w", withoutSecrets(endpoint), innermost(err))
 }
 
-// withoutUser drops what must not be repeated in an error.
-func withoutUser(endpoint string) string {
+// withoutSecrets drops the parts of an address that may hold one.
+func withoutSecrets(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return "server"

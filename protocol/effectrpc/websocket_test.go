@@ -169,7 +169,7 @@ func TestATokenIsRequiredInTheHeaderOnly(t *testing.T) {
 	}
 	_ = c.Close()
 
-	_, err := Dial(within(t), server.URL+"/?secret=s", DialOptions{HTTPClient: server.Client(), Token: "wrong"})
+	_, err := Dial(within(t), server.URL+"/?secret=s", DialOptions{HTTPClient: server.Client(), Token: "wrong-token"})
 	var status *StatusError
 	if !errors.As(err, &status) || *status != (StatusError{401, "token missing or wrong"}) {
 		t.Errorf("dial: %v", err)
@@ -216,7 +216,7 @@ func TestDialingNobodyIsAnError(t *testing.T) {
 	}
 	address := listener.Addr().String()
 	_ = listener.Close()
-	if _, err := Dial(within(t), "ws://"+address+"/rpc/v1", DialOptions{}); err == nil || !strings.HasPrefix(err.Error(), "connect to ws://"+address+"/rpc/v1: ") {
+	if _, err := Dial(within(t), "ws://"+address+"/rpc/v1", DialOptions{}); err == nil || !strings.HasPrefix(err.Error(), "connect to ws://"+address+"/rpc/v1: dial tcp "+address) {
 		t.Errorf("%v", err)
 	}
 }
