@@ -14,10 +14,13 @@ const (
 	// maxDiffBytes bounds diff and patch together: more is no help to a
 	// reader and would weigh on the log.
 	maxDiffBytes = 256 << 10
-	// maxDiffInput and maxDiffEdits bound the work of comparing. What differs
-	// by more could not be shown within maxDiffBytes, or hardly.
-	maxDiffInput = 1 << 20
-	maxDiffEdits = 2000
+	// maxDiffInput is how much text is compared, old and new together, and
+	// maxDiffWork how often the library may look at a byte of it: it counts
+	// lines from the beginning for each edit. Both keep a comparison below a
+	// fraction of a second; what differs by more could hardly be shown within
+	// maxDiffBytes.
+	maxDiffInput = 8 << 20
+	maxDiffWork  = 2 << 30
 )
 
 // change is the details of a call that changed a file.
@@ -44,15 +47,19 @@ func (c *change) compare(before, after string) {
 	skipped := strings.Count(before[:from], "\n")
 	c.FirstChangedLine = strings.Count(before[:head], "\n") + 1
 
-	old, new := before[from:to], after[from:len(after)-(len(before)-to)]
-	if len(old)+len(new) > maxDiffInput {
+	old := before[from:to]
+	if len(old)+len(after)-head-tail > maxDiffInput {
 		c.DiffOmitted = true
 		return
 	}
-	edits := udiff.Lines(old, new)
-	if len(edits) > maxDiffEdits {
+	edits := udiff.Lines(before[head:len(before)-tail], after[head:len(after)-tail])
+	if len(edits)*len(old) > maxDiffWork {
 		c.DiffOmitted = true
 		return
+	}
+	for i := range edits {
+		edits[i].Start += head - from
+		edits[i].End += head - from
 	}
 	u, err := udiff.ToUnifiedDiff(c.Path, c.Path, old, edits, diffContext)
 	if err != nil {
