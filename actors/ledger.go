@@ -45,7 +45,10 @@ type draft struct {
 	ended   bool // the model has finished it; its calls are being settled
 }
 
+// newLedger is a session without events. Its totals are folded anew: the
+// stored ones are for lists.
 func newLedger(record messages.SessionRecord) *ledger {
+	record.Usage, record.Discarded, record.Turns = messages.Usage{}, messages.Usage{}, 0
 	return &ledger{record: record, prompts: map[string]string{}, ids: map[string]bool{}}
 }
 

@@ -11,6 +11,7 @@ type outbox struct {
 	publish func([]messages.Event)
 	waiting []parcel
 	head    uint64 // number of the parcel at waiting[0]
+	running bool   // readers were told of an execution and not of its end
 }
 
 // parcel is one batch under way to the disk, and the live events behind it.
@@ -60,6 +61,14 @@ func (o *outbox) committed() {
 	p := o.waiting[0]
 	o.waiting = o.waiting[1:]
 	o.head++
+	for _, e := range p.events {
+		switch {
+		case e.Type == messages.EventExecutionStarted:
+			o.running = true
+		case messages.Terminal(e.Type):
+			o.running = false
+		}
+	}
 	if len(p.events) > 0 {
 		o.publish(p.events)
 	}

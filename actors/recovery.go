@@ -33,9 +33,13 @@ func (s *session) heal(started []string) {
 		add(messages.EventTurnEnded, messages.EventData{MessageID: d.message.ID})
 	}
 	if s.led.running {
-		add(messages.EventExecutionFailed, messages.EventData{Error: &messages.Failure{
-			Type: messages.FailInternal, Message: "the process ended before this work was finished"}})
+		why := "the process ended before this work was finished"
+		if s.lostTo != nil {
+			why = s.lostTo.Error()
+		}
+		add(messages.EventExecutionFailed, messages.EventData{Error: &messages.Failure{Type: messages.FailInternal, Message: why}})
 	}
+	s.lostTo = nil
 	if len(records) == 0 && len(started) == 0 {
 		return
 	}

@@ -303,7 +303,7 @@ func (c *cell) Receive(pc actor.Context) {
 	case *actor.Stopped:
 		c.me.ref.done.close()
 	case *actor.Terminated:
-		if child, ok := c.me.children[m.Who.Id]; ok {
+		if child, ok := c.me.children[m.Who.Id]; ok && c.running {
 			delete(c.me.children, m.Who.Id)
 			c.handle(Ended{child}, Reply{})
 		}

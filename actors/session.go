@@ -68,8 +68,9 @@ type session struct {
 	led     *ledger
 	out     outbox
 	exec    *execution
-	wake    bool // a prompt came while busy
-	healing bool // what a crash left open is being settled
+	wake    bool  // a prompt came while busy
+	healing bool  // what a crash left open is being settled
+	lostTo  error // the append that failed and made the session read its log again
 	waiters []Reply
 	joined  []Reply // resumes that wait for the running execution's outcome
 	resumes []Reply // resumes that came while stopping: they start the next one
@@ -228,8 +229,6 @@ func (s *session) load() {
 			return loaded{epoch: epoch, err: err}
 		}
 		led := newLedger(snap.Record)
-		// Totals are folded anew: the stored ones are for lists.
-		led.record.Usage, led.record.Discarded, led.record.Turns = messages.Usage{}, messages.Usage{}, 0
 		for _, e := range snap.Events {
 			d, err := e.Decode()
 			if err == nil {
@@ -355,24 +354,25 @@ func (s *session) onWritten(err error) {
 }
 
 // lost throws memory away after an append that failed: the log is the truth.
-// Whoever waited is told why; running work ends, and its end is announced
-// though it may not be recorded.
+// Whoever waited is told why. Work that runs by the log ends when the log has
+// been read again.
 func (s *session) lost(err error) {
 	s.me.Log().Warn("session could not be written", "session", s.id, "err", err)
-	if s.exec != nil {
+	if s.exec != nil && s.exec.cancel != nil {
 		s.exec.cancel()
 	}
-	end := s.exec != nil && s.led.running
+	healing := s.healing
 	s.out.fail(err)
-	if end {
-		s.out.live(s.unrecordedEnd(err))
-	}
-	if s.healing {
+	if healing {
+		// Not even the end of the work can be written. It is told all the same.
+		if s.out.running {
+			s.out.live(s.unrecordedEnd(err))
+		}
 		s.breakDown(err)
 		return
 	}
 	s.refuseWaiters(err)
-	s.wake = false
+	s.wake, s.lostTo = false, err
 	s.load()
 }
 

@@ -1,0 +1,397 @@
+package actors
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"codework/internal/store"
+	"codework/internal/tools"
+	"codework/messages"
+	"codework/sandboxes"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The actor system counts dead letters in a goroutine that ends with
+		// the process.
+		goleak.IgnoreTopFunction("github.com/asynkron/protoactor-go/actor.NewThrottle.func1"))
+}
+
+// within bounds every wait of a test; it is never reached when things work.
+const within = 20 * time.Second
+
+// rig is a tree of actors on a store in memory, with a model and tools that
+// the test plays.
+type rig struct {
+	t      testing.TB
+	store  *store.Store
+	flaky  *flakyStore
+	system *System
+	model  *playedModel
+	events *recorder
+	ctx    context.Context
+
+	mu       sync.Mutex // guards exchange
+	exchange Exchange
+	prepErr  error
+}
+
+// flakyStore refuses appends on demand.
+type flakyStore struct {
+	*store.Store
+	mu   sync.Mutex // guards fail
+	fail func(store.Batch) error
+}
+
+func (f *flakyStore) Append(b store.Batch, done func(error)) {
+	f.mu.Lock()
+	fail := f.fail
+	f.mu.Unlock()
+	if fail != nil {
+		if err := fail(b); err != nil {
+			go done(err)
+			return
+		}
+	}
+	f.Store.Append(b, done)
+}
+
+func (f *flakyStore) failWhen(fail func(store.Batch) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = fail
+}
+
+func newRig(t testing.TB, extra ...tools.Tool) *rig {
+	t.Helper()
+	st, err := store.Open(context.Background(), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*within)
+	r := &rig{t: t, store: st, flaky: &flakyStore{Store: st}, model: newPlayedModel(), ctx: ctx}
+	set, err := tools.NewSet(extra...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exchange = Exchange{
+		Model: messages.Model{ID: "m", Provider: messages.ModelProvider{ID: "p"}, Protocol: messages.ProtocolCompatible, Input: []string{"text"}},
+		Retry: Retry{Max: 2, Base: time.Millisecond, MaxDelay: time.Minute},
+		Tools: set, Streamer: r.model, Workplace: directPlace{}, System: "system",
+	}
+	r.boot()
+	t.Cleanup(func() {
+		r.down()
+		cancel()
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// boot starts the actors on what the store has.
+func (r *rig) boot() {
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if os.Getenv("ACTORS_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	s, err := Boot(r.ctx, Config{Store: r.flaky, Prepare: r, Local: noDriver{}, Dir: "/"}, Identity{}, log)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.system = s
+	r.events = r.record()
+}
+
+// down stops the actors, as abruptly as a process that is told to end.
+func (r *rig) down() {
+	if r.system == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	r.system.Shutdown(ctx)
+	if ctx.Err() != nil {
+		r.t.Error("actors did not stop")
+	}
+	r.system = nil
+}
+
+// Prepare gives every exchange the same.
+func (r *rig) Prepare(context.Context, ExchangeQuery) (*Exchange, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.prepErr != nil {
+		return nil, r.prepErr
+	}
+	ex := r.exchange
+	return &ex, nil
+}
+
+func (r *rig) with(change func(*Exchange)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.exchange)
+}
+
+func (r *rig) create() string {
+	r.t.Helper()
+	info, err := Ask[messages.SessionInfo](r.ctx, r.system.guardian, messages.CreateSession{Directory: "/"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return info.ID
+}
+
+// to sends a message to a session and returns its answer.
+func (r *rig) to(id string, m any) (any, error) {
+	return Ask[any](r.ctx, r.system.guardian, toSession{id, m})
+}
+
+func (r *rig) prompt(id, text string, d messages.Delivery) string {
+	r.t.Helper()
+	p := messages.Prompt{SessionID: id, Text: text, Delivery: d, ID: messages.NewMessageID()}
+	if _, err := r.to(id, p); err != nil {
+		r.t.Fatal(err)
+	}
+	return p.ID
+}
+
+func (r *rig) wait(id string) {
+	r.t.Helper()
+	if _, err := r.to(id, messages.Wait{SessionID: id}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) interrupt(id string) bool {
+	r.t.Helper()
+	v, err := r.to(id, messages.Interrupt{SessionID: id})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v.(messages.Interrupted).Interrupted
+}
+
+// log returns the recorded events of a session.
+func (r *rig) log(id string) []messages.Event {
+	r.t.Helper()
+	snap, err := r.store.Load(r.ctx, id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return snap.Events
+}
+
+// ledger folds the log of a session.
+func (r *rig) ledger(id string) *ledger {
+	r.t.Helper()
+	snap, err := r.store.Load(r.ctx, id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	l := newLedger(snap.Record)
+	for _, e := range snap.Events {
+		d, err := e.Decode()
+		if err == nil {
+			err = l.apply(e, d)
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return l
+}
+
+// recorder keeps what a subscriber receives.
+type recorder struct {
+	mu     sync.Mutex // guards events
+	events []messages.Event
+	more   chan struct{}
+}
+
+func (r *rig) record() *recorder {
+	sub := newSubscription("")
+	if _, err := r.system.hub.request(subscribe{sub})(r.ctx); err != nil {
+		r.t.Fatal(err)
+	}
+	rec := &recorder{more: make(chan struct{}, 1)}
+	go func() {
+		for {
+			batch, err := sub.next(context.Background(), 64)
+			if err != nil {
+				return
+			}
+			rec.mu.Lock()
+			for _, p := range batch {
+				rec.events = append(rec.events, p.Event)
+			}
+			rec.mu.Unlock()
+			select {
+			case rec.more <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return rec
+}
+
+// types returns the types of a session's events so far, with deltas and
+// server events left out.
+func (rec *recorder) types(id string) []string {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	var out []string
+	for _, e := range rec.events {
+		if e.Session == id {
+			out = append(out, e.Type)
+		}
+	}
+	return out
+}
+
+// until waits for the n-th event of a type.
+func (rec *recorder) until(t testing.TB, id, kind string, n int) messages.EventData {
+	t.Helper()
+	deadline := time.After(within)
+	for {
+		rec.mu.Lock()
+		seen := 0
+		for _, e := range rec.events {
+			if e.Session == id && e.Type == kind {
+				if seen++; seen == n {
+					rec.mu.Unlock()
+					d, err := e.Decode()
+					if err != nil {
+						t.Fatal(err)
+					}
+					return d
+				}
+			}
+		}
+		rec.mu.Unlock()
+		select {
+		case <-rec.more:
+		case <-time.After(10 * time.Millisecond): // somebody else took the signal
+		case <-deadline:
+			t.Fatalf("no %s number %d; saw %v", kind, n, rec.types(id))
+		}
+	}
+}
+
+// playedModel is a model whose answers the test gives.
+type playedModel struct{ asked chan *asked }
+
+// asked is one request that waits for the test's answer.
+type asked struct {
+	ctx  context.Context
+	req  *messages.Request
+	emit func(messages.StreamEvent)
+}
+
+func newPlayedModel() *playedModel { return &playedModel{asked: make(chan *asked, 1024)} }
+
+func (m *playedModel) Stream(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent)) {
+	m.asked <- &asked{ctx, req, emit}
+}
+
+func (m *playedModel) next(t testing.TB) *asked {
+	t.Helper()
+	select {
+	case a := <-m.asked:
+		return a
+	case <-time.After(within):
+		t.Fatal("no request came")
+		return nil
+	}
+}
+
+func (a *asked) start() { a.emit(messages.StreamEvent{Kind: messages.StreamStart, RequestDigest: "d"}) }
+
+func (a *asked) text(s string) {
+	a.emit(messages.StreamEvent{Kind: messages.StreamTextStart})
+	a.emit(messages.StreamEvent{Kind: messages.StreamTextDelta, Delta: s})
+}
+
+func (a *asked) done(stop messages.StopReason, parts ...messages.Part) {
+	a.emit(messages.StreamEvent{Kind: messages.StreamDone, Message: &messages.Message{
+		ID: a.req.MessageID, Role: messages.RoleAssistant, Provider: "p", Protocol: "openai-compatible", Model: "m",
+		StopReason: stop, Parts: parts, Usage: &messages.Usage{Input: 1, Output: 1, TotalTokens: 2}}})
+}
+
+func (a *asked) fail(f messages.Failure) {
+	a.emit(messages.StreamEvent{Kind: messages.StreamError, Failure: &f})
+}
+
+func (a *asked) answer(s string) {
+	a.start()
+	a.text(s)
+	a.done(messages.StopStop, messages.Part{Type: messages.PartText, Text: s})
+}
+
+func (a *asked) call(calls ...messages.Part) {
+	a.start()
+	a.done(messages.StopToolUse, calls...)
+}
+
+func toolCall(id, name, args string) messages.Part {
+	return messages.Part{Type: messages.PartToolCall, CallID: id, Name: name, Arguments: args}
+}
+
+// directPlace runs calls without a sandbox.
+type directPlace struct{}
+
+func (directPlace) Do(ctx context.Context, call func(context.Context, sandboxes.Mount), done func()) {
+	go func() {
+		defer done()
+		call(ctx, nil)
+	}()
+}
+
+type noDriver struct{}
+
+func (noDriver) Mount(context.Context, sandboxes.MountOptions) (sandboxes.Mount, error) {
+	return nil, sandboxes.ErrClosed
+}
+func (noDriver) Close(context.Context) error { return nil }
+
+// gate is a tool that runs until the test lets it go.
+type gate struct {
+	started chan string
+	release chan struct{}
+}
+
+func newGate() *gate { return &gate{started: make(chan string, 64), release: make(chan struct{}, 64)} }
+
+func (g *gate) tool(name string) tools.Tool {
+	return tools.Tool{Name: name, Schema: json.RawMessage(`{"type":"object","properties":{},"additionalProperties":false}`),
+		Run: func(ctx context.Context, c tools.Context, _ json.RawMessage) (messages.ToolResult, error) {
+			g.started <- c.CallID
+			select {
+			case <-g.release:
+				return messages.TextResult("result of "+c.CallID, false), nil
+			case <-ctx.Done():
+				return messages.ToolResult{}, ctx.Err()
+			}
+		}}
+}
+
+func (g *gate) wait(t testing.TB) string {
+	t.Helper()
+	select {
+	case id := <-g.started:
+		return id
+	case <-time.After(within):
+		t.Fatal("the tool did not start")
+		return ""
+	}
+}
