@@ -21,8 +21,8 @@ var plainNames = []string{"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHE
 // plainPrefix adds the locale's variables to plainNames.
 const plainPrefix = "LC_"
 
-// startFiles name files that a shell would run before the command; PWD and
-// OLDPWD are the caller's, not the command's.
+// unset are never in a command's environment as they come: BASH_ENV and ENV name
+// files that a shell would run first, PWD and OLDPWD are the caller's.
 var unset = []string{"BASH_ENV", "ENV", "PWD", "OLDPWD"}
 
 // driverEntries are set in every command: nothing may wait in a pager or for a

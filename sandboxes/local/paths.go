@@ -32,12 +32,13 @@ func (m *mount) at(path string) (string, error) {
 		return "", errNUL
 	}
 	if !filepath.IsAbs(path) {
-		path = m.dir + string(filepath.Separator) + path
+		path = m.dir + "/" + path
 	}
+	path = filepath.ToSlash(path)
 	if len(path) >= maxPath {
 		return "", syscall.ENAMETOOLONG
 	}
-	for part := range strings.SplitSeq(filepath.ToSlash(path), "/") {
+	for part := range strings.SplitSeq(path, "/") {
 		if len(part) > maxComponent {
 			return "", syscall.ENAMETOOLONG
 		}
@@ -102,7 +103,7 @@ func target(path string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if !filepath.IsAbs(to) {
+		if to = filepath.ToSlash(to); !filepath.IsAbs(to) {
 			parent, _ := split(path)
 			to = parent + "/" + to
 		}

@@ -7,15 +7,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/gofrs/flock"
 )
 
-// scratchPrefix begins the names of our folders in the state folder; lockName
-// is the file in each that its living process holds locked.
 const (
+	// scratchPrefix begins the names of our folders in the state folder.
 	scratchPrefix = "local-"
-	lockName      = "lock"
+	// makingPrefix is that of folders whose lock is not yet held.
+	makingPrefix = "new-local-"
+	// makingAge is when such a folder counts as left over.
+	makingAge = time.Hour
+	// lockName is the file in each folder that its living process holds locked.
+	lockName = "lock"
 )
 
 // scratch is the folder that holds the scratch folders of all mounts of this
@@ -40,7 +45,7 @@ func newScratch(state string) (*scratch, error) {
 	// The folder gets its name when the lock is held, or another process could
 	// take it for a left-over.
 	name := rand.Text()
-	making := filepath.Join(state, "new-"+name)
+	making := filepath.Join(state, makingPrefix+name)
 	if err := os.Mkdir(making, 0o700); err != nil {
 		return nil, fmt.Errorf("make scratch: %w", err)
 	}
@@ -62,10 +67,14 @@ func removeLeftOver(state string) {
 		return
 	}
 	for _, e := range entries {
-		if !e.IsDir() || !strings.HasPrefix(e.Name(), scratchPrefix) {
+		dir := filepath.Join(state, e.Name())
+		if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), makingPrefix) &&
+			time.Since(info.ModTime()) > makingAge {
+			_ = os.RemoveAll(dir)
+		}
+		if !strings.HasPrefix(e.Name(), scratchPrefix) {
 			continue
 		}
-		dir := filepath.Join(state, e.Name())
 		lock := flock.New(filepath.Join(dir, lockName))
 		if ok, err := lock.TryLock(); err == nil && ok {
 			_ = os.RemoveAll(dir) // tried again at the next start

@@ -329,8 +329,12 @@ func TestNothingOutlivesAKilledServer(t *testing.T) {
 			time.Sleep(limit - time.Since(start)) // this wait is the limit
 			// The dead server's supervisor has fallen to us, another subreaper.
 			for _, child := range children(t) {
-				if pid, err := syscall.Wait4(child, nil, syscall.WNOHANG, nil); pid != child {
-					t.Errorf("supervisor %d has not ended: %v", child, err)
+				err := eventually("the supervisor has ended", func() bool {
+					pid, _ := syscall.Wait4(child, nil, syscall.WNOHANG, nil)
+					return pid == child
+				})
+				if err != nil {
+					t.Error(err)
 				}
 			}
 			var wg sync.WaitGroup

@@ -93,7 +93,8 @@ func newProcess() *Process {
 // was lost: Result tells.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Gone is closed when nothing of the tree runs any more; never before Exited.
+// Gone is closed when nothing of the tree runs any more. When the main process
+// was the last of it, Gone is closed by the time Exited is.
 func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // Result is how the main process ended, once Exited is closed. The error is a
@@ -108,26 +109,28 @@ func (p *Process) Result() (Status, error) {
 // called again, and does nothing to a tree that has ended.
 func (p *Process) Kill() { p.kill() }
 
-// settle records how the main process ended; the first one counts.
-func (p *Process) settle(s Status, err error) {
+// settle records how the main process ended, the first time it is called, and
+// whether that was the end of the tree.
+func (p *Process) settle(s Status, err error, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.exited:
-	default:
+	if gone && !isClosed(p.gone) {
+		close(p.gone)
+	}
+	if !isClosed(p.exited) {
 		p.status, p.err = s, err
 		close(p.exited)
 	}
 }
 
 // vanish records that nothing of the tree is left.
-func (p *Process) vanish() {
-	p.settle(Status{}, ErrLost)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *Process) vanish() { p.settle(Status{}, ErrLost, true) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-p.gone:
+	case <-c:
+		return true
 	default:
-		close(p.gone)
+		return false
 	}
 }

@@ -28,8 +28,10 @@ const (
 	// startTries is how often a command is handed to another runner or
 	// supervisor when the chosen one turns out to be dead.
 	startTries = 3
-	// sendPatience bounds the wait for a runner that does not read.
-	sendPatience = time.Second
+	// sendPatience bounds the wait for a peer that does not read. Only a large
+	// job to a runner that is just starting ever waits, and a loaded machine
+	// may take seconds to start one.
+	sendPatience = 10 * time.Second
 	// serverLooks and serverPause: how often in a row, and how far apart, the
 	// server must see nothing that it adopted from a dead supervisor.
 	serverLooks = 2
@@ -333,7 +335,7 @@ func (c *crew) handle(w *worker, f frame) error {
 		if err != nil {
 			return err
 		}
-		p.settle(statusOf(syscall.WaitStatus(wait)), nil)
+		p.settle(statusOf(syscall.WaitStatus(wait)), nil, !left)
 		if left {
 			return nil
 		}
@@ -342,7 +344,7 @@ func (c *crew) handle(w *worker, f frame) error {
 		if err != nil {
 			return err
 		}
-		p.settle(Status{}, &StartError{Path: w.path, Dir: dir, Err: syscall.Errno(errno)})
+		p.settle(Status{}, &StartError{Path: w.path, Dir: dir, Err: syscall.Errno(errno)}, true)
 	case kindEmpty:
 	default:
 		return errFrame
@@ -383,7 +385,7 @@ func (c *crew) lost(w *worker) {
 	if w.proc == nil || c.dead {
 		return
 	}
-	w.proc.settle(Status{}, ErrLost)
+	w.proc.settle(Status{}, ErrLost, false)
 	c.killHarder(w, w.proc, 0)
 }
 
@@ -450,7 +452,7 @@ func (c *crew) listen() {
 			if len(f.body) > 0 {
 				c.log.Warn("start runner", "error", string(f.body))
 				if w.proc != nil {
-					w.proc.settle(Status{}, fmt.Errorf("start runner: %s", f.body))
+					w.proc.settle(Status{}, fmt.Errorf("start runner: %s", f.body), true)
 				}
 			}
 			c.finish(w)

@@ -42,8 +42,7 @@ func (h *Host) Start(j Job) (*Process, error) {
 	cmd := &exec.Cmd{Path: j.Path, Args: j.Argv, Env: j.Env, Dir: j.Dir, Stdout: j.Stdout, Stderr: j.Stderr}
 	g, err := startGroup(cmd)
 	if err != nil {
-		p.settle(Status{}, &StartError{Path: j.Path, Err: err})
-		p.vanish()
+		p.settle(Status{}, &StartError{Path: j.Path, Err: err}, true)
 		return p, nil
 	}
 	h.procs[p] = struct{}{}
@@ -62,7 +61,7 @@ func (h *Host) Start(j Job) (*Process, error) {
 	}
 	go func() {
 		_ = cmd.Wait() // the state says it all
-		p.settle(statusOfState(cmd.ProcessState), nil)
+		p.settle(statusOfState(cmd.ProcessState), nil, !g.alive())
 		for g.alive() {
 			time.Sleep(groupPause)
 		}

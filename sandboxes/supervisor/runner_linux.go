@@ -42,18 +42,27 @@ func serveCommands() {
 	for {
 		f, fds, err := receive()
 		if err != nil {
-			r.tree.end(termGrace)
+			r.tree.end(r.tree.current(), termGrace)
 			return
 		}
 		switch f.kind {
 		case kindRun:
 			r.run(f, fds)
 		case kindKill:
-			// Beside this loop, which must see the end of the server.
-			go r.tree.end(termGrace)
+			// Beside this loop, which must see the end of the server. The
+			// command may have ended while this was under way.
+			if which := r.tree.current(); r.isCurrent(f.id) {
+				go r.tree.end(which, termGrace)
+			}
 		}
 		closeAll(fds)
 	}
+}
+
+func (r *runner) isCurrent(id uint32) bool {
+	r.tree.mu.Lock()
+	defer r.tree.mu.Unlock()
+	return r.id == id
 }
 
 func (r *runner) run(f frame, fds []int) {

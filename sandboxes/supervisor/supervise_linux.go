@@ -56,11 +56,11 @@ func supervise(name string) {
 		closeAll(fds)
 	}
 	// The runners have seen the same end and clean up with their grace.
-	none := n.tree.none()
+	all := n.tree.current()
 	select {
-	case <-none:
+	case <-all:
 	case <-time.After(gonePatience):
-		n.tree.sweep(none)
+		n.tree.sweep(all)
 	}
 }
 

@@ -26,9 +26,9 @@ type tree struct {
 	mu      sync.Mutex
 	started sync.Cond
 	busy    bool
-	empty   chan struct{} // closed while there is no child
+	empty   chan struct{} // closed when no child is left; a new one with the next child
 
-	ending sync.Mutex // one end at a time: a second one finds the work done
+	ending sync.Mutex // one end at a time, or the second one would extend the grace
 }
 
 func newTree() *tree {
@@ -97,41 +97,43 @@ func (t *tree) collect() {
 	}
 }
 
-func (t *tree) none() <-chan struct{} {
+// current is a channel that closes when no child is left; it stands for the
+// tree as it is now.
+func (t *tree) current() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.empty
 }
 
-// end asks the tree to end and makes it end after the grace. When it returns,
-// nothing below this process runs.
-func (t *tree) end(grace time.Duration) {
+// end asks the tree that which stands for to end, and makes it end after the
+// grace. When it returns, nothing of it runs. What was started after the tree
+// had ended is left alone.
+func (t *tree) end(which <-chan struct{}, grace time.Duration) {
 	t.ending.Lock()
 	defer t.ending.Unlock()
 	t.mu.Lock()
-	none := t.empty
-	if t.busy {
+	if t.empty == which && t.busy {
 		signalAll(forest(ownChildren()), unix.SIGTERM)
 	}
 	t.mu.Unlock()
 	select {
-	case <-none:
-		return
+	case <-which:
 	case <-time.After(grace):
+		t.sweep(which)
 	}
-	t.sweep(none)
 }
 
-// sweep strikes until no child is left.
-func (t *tree) sweep(none <-chan struct{}) {
-	for {
+// sweep strikes until the tree that which stands for has ended.
+func (t *tree) sweep(which <-chan struct{}) {
+	for !isClosed(which) {
 		t.mu.Lock()
-		strike(eachOwnChild)
-		t.collect()
+		if t.empty == which && t.busy {
+			strike(eachOwnChild)
+			t.collect()
+		}
 		t.mu.Unlock()
 		select {
-		case <-none:
-			return
+		case <-which:
 		case <-time.After(sweepPause):
 		}
 	}
