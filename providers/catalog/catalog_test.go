@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -180,6 +181,23 @@ func TestOfflineGuideIsThereWhateverTheFileIs(t *testing.T) {
 	}
 	if !reflect.DeepEqual(m, offline.Model()) {
 		t.Errorf("got %+v", m)
+	}
+}
+
+func TestModelsThatTheOfflineGuideNamesExist(t *testing.T) {
+	var text strings.Builder
+	req := &messages.Request{Model: offline.Model(), Messages: []messages.Message{{
+		Role: messages.RoleUser, Parts: []messages.Part{{Type: messages.PartText, Text: "hello"}},
+	}}}
+	offline.Dialect{}.Stream(t.Context(), nil, req, func(e messages.StreamEvent) { text.WriteString(e.Delta) })
+	named := regexp.MustCompile(`--model (\S+)`).FindAllStringSubmatch(text.String(), -1)
+	if len(named) < 2 {
+		t.Fatalf("names %v", named)
+	}
+	for _, m := range named {
+		if _, err := Open(Options{}).Lookup(ref(m[1]), nil); err != nil {
+			t.Errorf("%s: %v", m[1], err)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package offline
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -18,20 +17,20 @@ const (
 )
 
 var (
-	runQuoted = regexp.MustCompile("(?i)^\\s*(?:please )?(?:run|execute|exec)(?: the| this)?(?: command)?:? *`([^`\n]+)`")
-	runPrompt = regexp.MustCompile(`^\s*[$!] +(\S[^\n]*)$`)
+	runQuoted = lazy("(?i)^\\s*(?:please )?(?:run|execute|exec)(?: the| this)?(?: command)?:? *`([^`\n]+)`")
+	runPrompt = lazy(`^\s*[$!] +(\S[^\n]*)$`)
 
 	anyQuoted   = "(?:`([^`]+)`|\"([^\"]+)\"|'([^']+)')"
-	replacement = regexp.MustCompile(`(?i)^\s*(?:please )?(?:replace|change) ` + anyQuoted + ` (?:with|by|to|into) ` + anyQuoted + ` in [` + "`" + `"']?([^\s` + "`" + `"']+)`)
-	creation    = regexp.MustCompile(`(?is)^\s*(?:please )?(?:create|write|make)(?: me)?(?: an?| the)?(?: new)?(?: file)?(?: called| named)? [` + "`" + `"']?([\w./~@+-]*\w)[` + "`" + `"']? (?:with|containing|saying|that says)(?: the)?(?: content| contents| text| line)?:? *` + "(?:`([^`]+)`|\"([^\"]+)\")")
+	replacement = lazy(`(?i)^\s*(?:please )?(?:replace|change) ` + anyQuoted + ` (?:with|by|to|into) ` + anyQuoted + ` in [` + "`" + `"']?([^\s` + "`" + `"']+)`)
+	creation    = lazy(`(?is)^\s*(?:please )?(?:create|write|make)(?: me)?(?: an?| the)?(?: new)?(?: file)?(?: called| named)? [` + "`" + `"']?([\w./~@+-]*\w)[` + "`" + `"']? (?:with|containing|saying|that says)(?: the)?(?: content| contents| text| line)?:? *` + "(?:`([^`]+)`|\"([^\"]+)\")")
 )
 
 // ownCommand is the command that a prompt spells out.
 func ownCommand(q string) string {
-	if m := runQuoted.FindStringSubmatch(q); m != nil {
+	if m := runQuoted().FindStringSubmatch(q); m != nil {
 		return m[1]
 	}
-	if m := runPrompt.FindStringSubmatch(q); m != nil {
+	if m := runPrompt().FindStringSubmatch(q); m != nil {
 		return m[1]
 	}
 	return ""
@@ -63,7 +62,7 @@ func fenced(lines []string) string {
 
 // replace changes one text in one file, by the edit tool's rules.
 func replace(t *talk) string {
-	m := replacement.FindStringSubmatch(t.question)
+	m := replacement().FindStringSubmatch(t.question)
 	from, to, name := cmp.Or(m[1:4]...), cmp.Or(m[4:7]...), strings.TrimRight(m[7], ".,;:!?")
 	r := t.ask(call{"edit", map[string]any{
 		"path":  name,
@@ -80,7 +79,7 @@ func replace(t *talk) string {
 
 // create writes a file, unless there is one already.
 func create(t *talk) string {
-	m := creation.FindStringSubmatch(t.question)
+	m := creation().FindStringSubmatch(t.question)
 	name, text := m[1], cmp.Or(m[2:4]...)
 	r := t.ask(bash("is there such a file already?", orMissing(name, "echo there")))
 	if r == nil {

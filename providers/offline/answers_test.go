@@ -129,6 +129,13 @@ func TestLayoutTellsWhatTheProjectIs(t *testing.T) {
 	expect(t, tree(t, nil).ask("describe this project"), "This folder holds no files")
 }
 
+func TestLayoutOfOneFolder(t *testing.T) {
+	s := tree(t, weather)
+	expect(t, s.ask("describe the structure of src/"), "In src/: 2 files. By ending: 2 .py.", "- app/ (2 files)", "!README.md")
+	expect(t, s.ask("list the files in ./nowhere"), "There is no ./nowhere here.")
+	expect(t, s.ask("list the files in main.py"), "I could not list the files: ")
+}
+
 func TestFilesAreShown(t *testing.T) {
 	s := tree(t, weather)
 	expect(t, s.ask("show README.md"), "README.md, 10 lines:", "```\n# Weather\n", "run it\n```")

@@ -64,13 +64,13 @@ type offer struct {
 	commands []string
 }
 
-var wishes = regexp.MustCompile(`(?i)\b(tests?|lint|build|builds|building|compil\w*)`)
+var wishes = lazy(`(?i)\b(tests?|lint|build|builds|building|compil\w*)`)
 
 // wish is the kind of check that is asked for: test, lint, build or check,
 // which is all that the project has.
 func wish(q string) string {
 	kinds := map[string]bool{}
-	for _, w := range wishes.FindAllString(q, -1) {
+	for _, w := range wishes().FindAllString(q, -1) {
 		switch w = strings.ToLower(w); {
 		case strings.HasPrefix(w, "test"):
 			kinds["test"] = true
@@ -114,8 +114,8 @@ func targets(wish string, has func(string) bool) []string {
 }
 
 var (
-	taskName = regexp.MustCompile(`(?m)^(?: {2}|\t)["']?([A-Za-z][\w:-]*)["']?:`)
-	ruleName = regexp.MustCompile(`(?m)^([A-Za-z][\w-]*)[^:=\n]*:([^=]|$)`)
+	taskName = lazy(`(?m)^(?: {2}|\t)["']?([A-Za-z][\w:-]*)["']?:`)
+	ruleName = lazy(`(?m)^([A-Za-z][\w-]*)[^:=\n]*:([^=]|$)`)
 )
 
 // offers are what the project has for a wish, its own words first: what a
@@ -136,16 +136,16 @@ func (p project) offers(wish string) []offer {
 	}
 	for _, f := range []string{"Taskfile.yml", "Taskfile.yaml"} {
 		if _, tasks, ok := strings.Cut(p.files[f], "tasks:"); ok {
-			named(f, "task", names(taskName, tasks))
+			named(f, "task", names(taskName(), tasks))
 		}
 	}
 	for _, f := range []string{"GNUmakefile", "makefile", "Makefile"} {
 		if text, ok := p.files[f]; ok {
-			named(f, "make", names(ruleName, text))
+			named(f, "make", names(ruleName(), text))
 		}
 	}
 	if text, ok := p.files["justfile"]; ok {
-		named("justfile", "just", names(ruleName, text))
+		named("justfile", "just", names(ruleName(), text))
 	}
 	if text, ok := p.files["package.json"]; ok {
 		manager := p.packageManager()
@@ -204,13 +204,13 @@ func (p project) packageManager() string {
 	return "npm"
 }
 
-var scriptsPart = regexp.MustCompile(`(?s)"scripts"\s*:\s*(\{[^{}]*\})`)
+var scriptsPart = lazy(`(?s)"scripts"\s*:\s*(\{[^{}]*\})`)
 
 // packageScripts reads the scripts of a package.json, whose end may be cut
 // off. The one that npm init writes only says that there is no test.
 func packageScripts(text string) map[string]string {
 	var scripts map[string]string
-	if m := scriptsPart.FindStringSubmatch(text); m == nil || json.Unmarshal([]byte(m[1]), &scripts) != nil {
+	if m := scriptsPart().FindStringSubmatch(text); m == nil || json.Unmarshal([]byte(m[1]), &scripts) != nil {
 		return nil
 	}
 	for name, s := range scripts {
@@ -299,9 +299,9 @@ func noOffers(p project, kind string) string {
 }
 
 var (
-	failedTest = regexp.MustCompile(`^\s*--- FAIL: (\S+)|^FAILED (\S+)|^test (\S+) \.\.\. FAILED|^\s+● (.+)|^FAIL (\S+)|^FAIL\t(\S+ \[[a-z ]+\])|^not ok \d+ -? ?(.+)`)
-	goPackage  = regexp.MustCompile(`^(ok|FAIL|\?)\s+\S+`)
-	totalLine  = regexp.MustCompile(`^(=+ )?\d+ (passed|failed|error)|^test result:|^Tests:|^# (pass|fail|tests) \d|^\S*\s*\d+ (passing|failing)`)
+	failedTest = lazy(`^\s*--- FAIL: (\S+)|^FAILED (\S+)|^test (\S+) \.\.\. FAILED|^\s+● (.+)|^FAIL (\S+)|^FAIL\t(\S+ \[[a-z ]+\])|^not ok \d+ -? ?(.+)`)
+	goPackage  = lazy(`^(ok|FAIL|\?)\s+\S+`)
+	totalLine  = lazy(`^(=+ )?\d+ (passed|failed|error)|^test result:|^Tests:|^# (pass|fail|tests) \d|^\S*\s*\d+ (passing|failing)`)
 )
 
 // verdict says how one command went: its result, which tests failed, and the
@@ -317,15 +317,15 @@ func verdict(command string, r result) string {
 	var broken, totals []string
 	for line := range strings.Lines(r.text) {
 		line = strings.TrimRight(line, "\r\n")
-		if m := goPackage.FindStringSubmatch(line); m != nil {
+		if m := goPackage().FindStringSubmatch(line); m != nil {
 			packages[m[1]]++
 		}
-		if m := failedTest.FindStringSubmatch(line); m != nil {
+		if m := failedTest().FindStringSubmatch(line); m != nil {
 			if name := strings.TrimSpace(strings.Join(m[1:], "")); !slices.Contains(broken, name) {
 				broken = append(broken, name)
 			}
 		}
-		if totalLine.MatchString(line) {
+		if totalLine().MatchString(line) {
 			totals = append(totals, short(line))
 		}
 	}

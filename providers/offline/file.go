@@ -21,10 +21,10 @@ const (
 )
 
 var (
-	asksToExplain = regexp.MustCompile(`(?i)\b(explain|describe|summari[sz]e|outline|what (does|is)|how does|tell|about|purpose)\b`)
-	fromLine      = regexp.MustCompile(`(?i)\b(?:from )?lines? (\d{1,7})(?:\s*(?:-|–|to|until)\s*(\d{1,7}))?`)
+	asksToExplain = lazy(`(?i)\b(explain|describe|summari[sz]e|outline|what (does|is)|how does|tell|about|purpose)\b`)
+	fromLine      = lazy(`(?i)\b(?:from )?lines? (\d{1,7})(?:\s*(?:-|–|to|until)\s*(\d{1,7}))?`)
 	// notice is what the read tool adds when a file goes on.
-	notice = regexp.MustCompile(`\n\n?\[[^\n]*\b(offset|lines?|limit)\b[^\n]*\]\s*$`)
+	notice = lazy(`\n\n?\[[^\n]*\b(offset|lines?|limit)\b[^\n]*\]\s*$`)
 )
 
 // read is a call that gives lines of a file, with read or else with bash.
@@ -40,13 +40,13 @@ func (t *talk) read(name string, first, lines int) call {
 func file(t *talk) string {
 	name := target(t.question)
 	first, count := 1, shownLines
-	if m := fromLine.FindStringSubmatch(t.question); m != nil {
+	if m := fromLine().FindStringSubmatch(t.question); m != nil {
 		first = max(1, number(m[1]))
 		if last := number(m[2]); last >= first {
 			count = min(last-first+1, outlinedLines)
 		}
 	}
-	explain := asksToExplain.MatchString(t.question)
+	explain := asksToExplain().MatchString(t.question)
 	if explain {
 		first, count = 1, outlinedLines
 	}
@@ -68,14 +68,14 @@ func file(t *talk) string {
 		}
 	}
 	text := r[0].text
-	more := notice.MatchString(text)
+	more := notice().MatchString(text)
 	if more {
-		text = notice.ReplaceAllString(text, "")
+		text = notice().ReplaceAllString(text, "")
 	}
 	if explain {
 		return outline(name, text, more)
 	}
-	return show(name, text, first, count, more)
+	return show(name, text, first, more)
 }
 
 func number(digits string) int {
@@ -153,9 +153,9 @@ func bullets(items []string, most int) string {
 	return b.String()
 }
 
-func show(name, text string, first, count int, more bool) string {
+func show(name, text string, first int, more bool) string {
 	text = strings.TrimRight(text, "\n")
-	if strings.TrimSpace(text) == "" || text == "(no output)" {
+	if strings.TrimSpace(text) == "" || text == "(no output)" || text == "(empty file)" {
 		return name + " is empty."
 	}
 	lines := strings.Count(text, "\n") + 1
@@ -170,7 +170,7 @@ func show(name, text string, first, count int, more bool) string {
 		fmt.Fprintf(&b, "%s, %s:\n", name, several(lines, "line"))
 	}
 	fmt.Fprintf(&b, "\n%s\n%s\n%s\n", fence, text, fence)
-	if more && lines >= count {
+	if more {
 		fmt.Fprintf(&b, "\nThe file goes on. Ask: show %s from line %d\n", name, first+lines)
 	}
 	return b.String()
@@ -179,34 +179,34 @@ func show(name, text string, first, count int, more bool) string {
 // language is how declarations look in files with some ending.
 type language struct {
 	name string
-	decl *regexp.Regexp
+	decl func() *regexp.Regexp
 }
 
 var (
-	script = language{"JavaScript or TypeScript", regexp.MustCompile(`^(export )?(default )?(declare )?(abstract )?(async )?(function\*?|class|interface|enum|namespace|type|const|let|var)\s+\w+`)}
-	cLike  = language{"C or C++", regexp.MustCompile(`^(typedef|struct|class|enum|union|namespace|#define|[A-Za-z_][\w:<>*&\s]*\([^;]*$)`)}
-	plain  = language{"text", regexp.MustCompile(`^$a`)} // nothing matches
+	script = language{"JavaScript or TypeScript", lazy(`^(export )?(default )?(declare )?(abstract )?(async )?(function\*?|class|interface|enum|namespace|type|const|let|var)\s+\w+`)}
+	cLike  = language{"C or C++", lazy(`^(typedef|struct|class|enum|union|namespace|#define|[A-Za-z_][\w:<>*&\s]*\([^;]*$)`)}
+	plain  = language{"text", lazy(`^$a`)} // nothing matches
 
 	languages = map[string]language{
-		".go": {"Go", regexp.MustCompile(`^(func|type)\s|^(var|const)\s+\w`)},
-		".py": {"Python", regexp.MustCompile(`^\s{0,4}(async def|def|class)\s+\w+`)},
-		".rs": {"Rust", regexp.MustCompile(`^\s{0,4}(pub(\([^)]*\))?\s+)?(async\s+|unsafe\s+|const\s+)*(fn|struct|enum|trait|impl|mod|type|macro_rules!)\b`)},
+		".go": {"Go", lazy(`^(func|type)\s|^(var|const)\s+\w`)},
+		".py": {"Python", lazy(`^\s{0,4}(async def|def|class)\s+\w+`)},
+		".rs": {"Rust", lazy(`^\s{0,4}(pub(\([^)]*\))?\s+)?(async\s+|unsafe\s+|const\s+)*(fn|struct|enum|trait|impl|mod|type|macro_rules!)\b`)},
 		".js": script, ".mjs": script, ".jsx": script, ".ts": script, ".tsx": script,
 		".c": cLike, ".h": cLike, ".cc": cLike, ".cpp": cLike, ".hpp": cLike,
-		".java": {"Java", regexp.MustCompile(`^\s{0,4}(public|protected|private|static|final|abstract|class|interface|enum|record)\b.*[({]\s*$`)},
-		".rb":   {"Ruby", regexp.MustCompile(`^\s*(class|module|def)\s+\w+`)},
-		".php":  {"PHP", regexp.MustCompile(`^\s*((abstract|final|public|protected|private|static)\s+)*(class|interface|trait|function)\s+\w+`)},
-		".sh":   {"shell", regexp.MustCompile(`^(function\s+)?[\w-]+\s*\(\)`)},
-		".sql":  {"SQL", regexp.MustCompile(`(?i)^\s*(create|alter|drop)\s+\w+`)},
-		".md":   {"Markdown", regexp.MustCompile(`^#{1,4} `)},
-		".yml":  {"YAML", regexp.MustCompile(`^[\w."'-]+:`)},
-		".yaml": {"YAML", regexp.MustCompile(`^[\w."'-]+:`)},
-		".toml": {"TOML", regexp.MustCompile(`^\[`)},
-		".ini":  {"settings", regexp.MustCompile(`^\[`)},
-		".json": {"JSON", regexp.MustCompile(`^(\t| {2,4})"[^"]+"\s*:`)},
-		".mod":  {"Go module file", regexp.MustCompile(`^(module|go|toolchain|require|replace|tool)\b`)},
+		".java": {"Java", lazy(`^\s{0,4}(public|protected|private|static|final|abstract|class|interface|enum|record)\b.*[({]\s*$`)},
+		".rb":   {"Ruby", lazy(`^\s*(class|module|def)\s+\w+`)},
+		".php":  {"PHP", lazy(`^\s*((abstract|final|public|protected|private|static)\s+)*(class|interface|trait|function)\s+\w+`)},
+		".sh":   {"shell", lazy(`^(function\s+)?[\w-]+\s*\(\)`)},
+		".sql":  {"SQL", lazy(`(?i)^\s*(create|alter|drop)\s+\w+`)},
+		".md":   {"Markdown", lazy(`^#{1,4} `)},
+		".yml":  {"YAML", lazy(`^[\w."'-]+:`)},
+		".yaml": {"YAML", lazy(`^[\w."'-]+:`)},
+		".toml": {"TOML", lazy(`^\[`)},
+		".ini":  {"settings", lazy(`^\[`)},
+		".json": {"JSON", lazy(`^(\t| {2,4})"[^"]+"\s*:`)},
+		".mod":  {"Go module file", lazy(`^(module|go|toolchain|require|replace|tool)\b`)},
 	}
-	makefile = language{"Makefile", regexp.MustCompile(`^[A-Za-z0-9_./-]+\s*:([^=]|$)`)}
+	makefile = language{"Makefile", lazy(`^[A-Za-z0-9_./-]+\s*:([^=]|$)`)}
 )
 
 func languageOf(name string) language {
@@ -244,7 +244,7 @@ func outline(name, text string, more bool) string {
 	}
 	var declared []string
 	for i, line := range lines {
-		if l.decl.MatchString(line) {
+		if l.decl().MatchString(line) {
 			declared = append(declared, fmt.Sprintf("%s:%d %s", name, i+1, short(strings.TrimRight(strings.TrimSpace(line), "{ "))))
 		}
 	}
@@ -259,8 +259,8 @@ func outline(name, text string, more bool) string {
 }
 
 var (
-	commentLine = regexp.MustCompile(`^\s*(//+!?|#+|\*+|/\*+|;+|--|"""|''')\s?`)
-	notWords    = regexp.MustCompile(`^(#!|//go:|// ?\+build|#\s*-\*-)|(?i)copyright|spdx|licen[sc]e|use of this source`)
+	commentLine = lazy(`^\s*(//+!?|#+|\*+|/\*+|;+|--|"""|''')\s?`)
+	notWords    = lazy(`^(#!|//go:|// ?\+build|#\s*-\*-)|(?i)copyright|spdx|licen[sc]e|use of this source`)
 )
 
 // leadingComment is the first comment at the head of a file that is no legal
@@ -268,13 +268,13 @@ var (
 func leadingComment(lines []string) string {
 	var words []string
 	for _, line := range lines[:min(len(lines), 60)] {
-		mark := commentLine.FindString(line)
+		mark := commentLine().FindString(line)
 		switch {
 		case mark == "" && words != nil:
 			return short3(strings.Join(words, " "))
 		case mark == "" && strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "package "):
 			return ""
-		case mark == "" || notWords.MatchString(line):
+		case mark == "" || notWords().MatchString(line):
 		default:
 			if w := strings.Trim(strings.TrimSpace(line[len(mark):]), `*/"'#`); w != "" {
 				words = append(words, strings.TrimSpace(w))

@@ -16,29 +16,29 @@ const (
 )
 
 var (
-	quoted = regexp.MustCompile("`([^`]+)`|\"([^\"]+)\"|“([^”]+)”|'([^']{2,})'")
+	quoted = lazy("`([^`]+)`|\"([^\"]+)\"|“([^”]+)”|'([^']{2,})'")
 	// wanted is what stands behind the words that ask for a search.
-	wanted = []*regexp.Regexp{
-		regexp.MustCompile(`(?i)\b(?:uses|usages?|users|references|occurrences|callers|mentions|definitions?) (?:of|to) (.+)`),
-		regexp.MustCompile(`(?i)\bwho (?:calls|uses|imports) (.+)`),
-		regexp.MustCompile(`(?i)\bwhere(?:'s| is| are| do| does| did| can| was| were)(?: (?:i|we|you|they|it))?(?: find| see)? (.+)`),
-		regexp.MustCompile(`(?i)\b(?:search|grep|look|find|locate)\b(?: (?:the |this )?(?:repo|repository|project|code|codebase|files|everything))?(?: for)? (.+)`),
+	wanted = []func() *regexp.Regexp{
+		lazy(`(?i)\b(?:uses|usages?|users|references|occurrences|callers|mentions|definitions?) (?:of|to) (.+)`),
+		lazy(`(?i)\bwho (?:calls|uses|imports) (.+)`),
+		lazy(`(?i)\bwhere(?:'s| is| are| do| does| did| can| was| were)(?: (?:i|we|you|they|it))?(?: find| see)? (.+)`),
+		lazy(`(?i)\b(?:search|grep|look|find|locate)\b(?: (?:the |this )?(?:repo|repository|project|code|codebase|files|everything))?(?: for)? (.+)`),
 	}
-	nounsBefore = regexp.MustCompile(`(?i)^(?:(?:the|a|an|all|any|every|me|out|where|for|of|function|func|method|type|struct|class|interface|variable|const(?:ant)?|word|string|symbol|text|phrase|term|identifier|files?|folders?|named|called)\s+)+`)
-	wordsAfter  = regexp.MustCompile(`(?i)(?:\s+(?:(?:is|are|was|were|gets?|being)\s+)?(?:defined|declared|used|called|implemented|set|created|located|handled|referenced|mentioned|live|lives|come from|comes from|go|file|here)|\s+(?:in|within|inside|across|throughout)\s+(?:the|this|my|our)\s+(?:whole\s+)?(?:repo|repository|project|code ?base|code|folder|directory|sources?)|\s+in\s+\S*[/.]\S*|\s+(?:please|and .*))+$`)
+	nounsBefore = lazy(`(?i)^(?:(?:the|a|an|all|any|every|me|out|where|for|of|function|func|method|type|struct|class|interface|variable|const(?:ant)?|word|string|symbol|text|phrase|term|identifier|files?|folders?|named|called)\s+)+`)
+	wordsAfter  = lazy(`(?i)(?:\s+(?:(?:is|are|was|were|gets?|being)\s+)?(?:defined|declared|used|called|implemented|set|created|located|handled|referenced|mentioned|live|lives|come from|comes from|go|file|here)|\s+(?:in|within|inside|across|throughout)\s+(?:the|this|my|our)\s+(?:whole\s+)?(?:repo|repository|project|code ?base|code|folder|directory|sources?)|\s+in\s+\S*[/.]\S*|\s+(?:please|and .*))+$`)
 )
 
 // sought is the text that a question wants found.
 func sought(q string) string {
-	if m := quoted.FindStringSubmatch(q); m != nil {
+	if m := quoted().FindStringSubmatch(q); m != nil {
 		return cmp.Or(m[1:]...)
 	}
 	q, _, _ = strings.Cut(q, "\n")
 	q = strings.TrimRight(q, " .?!:")
 	for _, re := range wanted {
-		if m := re.FindStringSubmatch(q); m != nil {
-			term := nounsBefore.ReplaceAllString(m[1], "")
-			term = wordsAfter.ReplaceAllString(term, "")
+		if m := re().FindStringSubmatch(q); m != nil {
+			term := nounsBefore().ReplaceAllString(m[1], "")
+			term = wordsAfter().ReplaceAllString(term, "")
 			return strings.TrimSuffix(strings.Trim(term, " ,.?!"), "()")
 		}
 	}

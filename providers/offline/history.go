@@ -2,7 +2,6 @@ package offline
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -13,12 +12,12 @@ const (
 	shownChanges = 30
 )
 
-var howMany = regexp.MustCompile(`\b(\d{1,3})\b`)
+var howMany = lazy(`\b(\d{1,3})\b`)
 
 // history tells the state of the working tree and the last commits.
 func history(t *talk) string {
 	n := shownCommits
-	if m := howMany.FindString(t.question); m != "" {
+	if m := howMany().FindString(t.question); m != "" {
 		n = min(max(1, number(m)), mostCommits)
 	}
 	r := t.ask(

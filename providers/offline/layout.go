@@ -2,6 +2,7 @@ package offline
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,30 +24,41 @@ const (
 )
 
 // descriptions are files that say what a project is, the best first.
-var descriptions = regexp.MustCompile(`^(?i:readme(\.(md|markdown|rst|txt|adoc|org))?)$`)
+var descriptions = lazy(`^(?i:readme(\.(md|markdown|rst|txt|adoc|org))?)$`)
 var manifests = []string{"go.mod", "package.json", "Cargo.toml", "pyproject.toml"}
 
 // layout describes what the project is made of.
 func layout(t *talk) string {
-	r := t.ask(bash("take stock of the files", files("")+" | "+inventory))
+	where := strings.TrimRight(scope(t.question), "/")
+	list := "{ " + files("") + "; } | " + inventory
+	if where != "" {
+		list = orMissing(where, "cd "+within(where)+" && "+list)
+	}
+	r := t.ask(bash("take stock of the files", list))
 	if r == nil {
 		return ""
 	}
 	if !r[0].ok {
 		return "I could not list the files: " + firstLine(r[0].text)
 	}
+	if strings.TrimSpace(r[0].text) == missing {
+		return fmt.Sprintf("There is no %s here.", where)
+	}
 	inv := parseInventory(r[0].text)
 	if inv.total == 0 {
 		return "This folder holds no files, apart from what git ignores."
 	}
-	about := t.about(inv)
+	about := t.about(inv, where)
 	if t.next != nil {
 		return ""
 	}
 
 	var b strings.Builder
 	b.WriteString(about)
-	fmt.Fprintf(&b, "%s", capital(several(inv.total, "file")))
+	if where != "" {
+		fmt.Fprintf(&b, "In %s/: ", where)
+	}
+	b.WriteString(several(inv.total, "file"))
 	if inv.tests > 0 {
 		fmt.Fprintf(&b, ", %s among them", several(inv.tests, "test file"))
 	}
@@ -146,21 +158,21 @@ func sortedKeys(m map[string]int) []string {
 	return keys
 }
 
-// about says in the project's own words what it is, if it has some. It may
-// ask for the files that do.
-func (t *talk) about(inv inventoryOf) string {
+// about says in the own words of the project, or of a folder in it, what it
+// is, if it has some. It may ask for the files that do.
+func (t *talk) about(inv inventoryOf, where string) string {
 	var readme, manifest string
 	var calls []call
 	for _, f := range inv.files {
-		if readme == "" && descriptions.MatchString(f) {
+		if readme == "" && descriptions().MatchString(f) {
 			readme = f
-			calls = append(calls, t.read(f, 1, 60))
+			calls = append(calls, t.read(path.Join(where, f), 1, 60))
 		}
 	}
 	for _, f := range manifests {
 		if manifest == "" && slices.Contains(inv.files, f) {
 			manifest = f
-			calls = append(calls, t.read(f, 1, 60))
+			calls = append(calls, t.read(path.Join(where, f), 1, 60))
 		}
 	}
 	if calls == nil {
@@ -189,7 +201,7 @@ func (t *talk) about(inv inventoryOf) string {
 }
 
 var (
-	markdownNoise = regexp.MustCompile(`^(\s*$|\[?!\[|<|[-=*_]{3,}\s*$|>|\[[^\]]+\]:|` + "```" + `)`)
+	markdownNoise = lazy(`^(\s*$|\[?!\[|<|[-=*_]{3,}\s*$|>|\[[^\]]+\]:|` + "```" + `)`)
 	markdownMarks = strings.NewReplacer("**", "", "__", "", "`", "")
 )
 
@@ -202,7 +214,7 @@ func introduction(page string) (title, words string) {
 		switch {
 		case heading && title == "" && paragraph == nil:
 			title = markdownMarks.Replace(strings.TrimSpace(strings.TrimLeft(line, "#")))
-		case heading, markdownNoise.MatchString(line):
+		case heading, markdownNoise().MatchString(line):
 			if paragraph != nil {
 				return title, short3(strings.Join(paragraph, " "))
 			}
@@ -223,12 +235,12 @@ func short3(s string) string {
 }
 
 var (
-	goModule = regexp.MustCompile(`(?m)^module\s+(\S+)`)
-	goLine   = regexp.MustCompile(`(?m)^go\s+(\S+)`)
-	jsonName = regexp.MustCompile(`(?m)^\s*"name"\s*:\s*"([^"]+)"`)
-	jsonText = regexp.MustCompile(`(?m)^\s*"description"\s*:\s*"([^"]+)"`)
-	tomlName = regexp.MustCompile(`(?m)^name\s*=\s*["']([^"']+)["']`)
-	tomlText = regexp.MustCompile(`(?m)^description\s*=\s*["']([^"']+)["']`)
+	goModule = lazy(`(?m)^module\s+(\S+)`)
+	goLine   = lazy(`(?m)^go\s+(\S+)`)
+	jsonName = lazy(`(?m)^\s*"name"\s*:\s*"([^"]+)"`)
+	jsonText = lazy(`(?m)^\s*"description"\s*:\s*"([^"]+)"`)
+	tomlName = lazy(`(?m)^name\s*=\s*["']([^"']+)["']`)
+	tomlText = lazy(`(?m)^description\s*=\s*["']([^"']+)["']`)
 )
 
 // identity is what a manifest says of its project.
@@ -242,27 +254,27 @@ func identity(name, text string) string {
 	var what, more string
 	switch name {
 	case "go.mod":
-		if what = first(goModule); what != "" {
+		if what = first(goModule()); what != "" {
 			what = "Go module " + what
 		}
-		if v := first(goLine); v != "" {
+		if v := first(goLine()); v != "" {
 			more = "Go " + v
 		}
 	case "package.json":
-		if what = first(jsonName); what != "" {
+		if what = first(jsonName()); what != "" {
 			what = "JavaScript package " + what
 		}
-		more = first(jsonText)
+		more = first(jsonText())
 	case "Cargo.toml":
-		if what = first(tomlName); what != "" {
+		if what = first(tomlName()); what != "" {
 			what = "Rust crate " + what
 		}
-		more = first(tomlText)
+		more = first(tomlText())
 	case "pyproject.toml":
-		if what = first(tomlName); what != "" {
+		if what = first(tomlName()); what != "" {
 			what = "Python project " + what
 		}
-		more = first(tomlText)
+		more = first(tomlText())
 	}
 	if what != "" && more != "" {
 		what += ", " + more

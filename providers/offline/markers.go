@@ -3,7 +3,6 @@ package offline
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -23,11 +22,11 @@ const (
 )
 
 var (
-	markerWord = regexp.MustCompile(`\b(` + markerWords + `)\b`)
+	markerWord = lazy(`\b(` + markerWords + `)\b`)
 	// markerLead is what stands before a marker in a comment or a list.
-	markerLead = regexp.MustCompile(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|^[-*+]( \[ \])?)$`)
+	markerLead = lazy(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|^[-*+]( \[ \])?)$`)
 	// markerTail is what follows one: a colon, or a person.
-	markerTail = regexp.MustCompile(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
+	markerTail = lazy(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
 )
 
 // markers summarizes the open TODO, FIXME, XXX and HACK marks.
@@ -80,7 +79,7 @@ func markers(t *talk) string {
 	kinds := map[string]int{}
 	for _, h := range open {
 		byFile[h.path] = append(byFile[h.path], h)
-		kinds[markerWord.FindString(h.text[markAt(h.text):])]++
+		kinds[markerWord().FindString(h.text[markAt(h.text):])]++
 	}
 	names := make([]string, 0, len(byFile))
 	for name := range byFile {
@@ -130,10 +129,10 @@ func markers(t *talk) string {
 // marks: a mark begins a comment or a list item, or is followed by a colon or a
 // name, and does not stand in quotes.
 func markAt(line string) int {
-	for _, at := range markerWord.FindAllStringIndex(line, -1) {
+	for _, at := range markerWord().FindAllStringIndex(line, -1) {
 		before, after := strings.TrimRight(line[:at[0]], " \t"), line[at[1]:]
 		inQuotes := strings.HasSuffix(before, `"`) || strings.HasSuffix(before, "'") || strings.HasSuffix(before, "`")
-		if markerLead.MatchString(before) || !inQuotes && markerTail.MatchString(after) {
+		if markerLead().MatchString(before) || !inQuotes && markerTail().MatchString(after) {
 			return at[0]
 		}
 	}

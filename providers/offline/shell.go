@@ -2,7 +2,6 @@ package offline
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -107,14 +106,14 @@ type hit struct {
 
 func (h hit) place() string { return fmt.Sprintf("%s:%d", h.path, h.line) }
 
-var hitLine = regexp.MustCompile(`^(.+?):(\d+):(.*)$`)
+var hitLine = lazy(`^(.+?):(\d+):(.*)$`)
 
 // hits reads path:line:text lines and passes over everything else, such as
 // notices of the tool.
 func hits(output string) []hit {
 	var found []hit
 	for line := range strings.Lines(output) {
-		m := hitLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		m := hitLine().FindStringSubmatch(strings.TrimRight(line, "\r\n"))
 		if m == nil {
 			continue
 		}
