@@ -83,7 +83,7 @@ func TestManyMarkersAreCountedInFullAndShownInPart(t *testing.T) {
 	}
 	s := tree(t, files)
 	a := s.ask("list the TODOs")
-	expect(t, a, "360 lines in 30 files hold one of the words", "the first 200 lines", "f00.go:5", "- and 7 more", "In other files:")
+	expect(t, a, "360 lines in 30 files hold one of the words", "Most are in:\n- f00.go (12)\n", "the first 200 lines", "f00.go:5", "- and 7 more", "In other files:")
 	if n := strings.Count(a, "again and again"); n != shownMarkers {
 		t.Errorf("%d lines shown", n)
 	}

@@ -57,15 +57,11 @@ func markers(t *talk) string {
 	}
 	total := ""
 	if len(all) >= foundLines && t.has("bash") {
-		c := t.ask(bash("count them all", grep("wE", markerWords, where)+` | awk -F: '!n[$1]++ { files++ } END { print NR, files+0 }'`))
+		c := t.ask(bash("count them all", grep("wE", markerWords, where)+perFile))
 		if c == nil {
 			return ""
 		}
-		var lines, inFiles int
-		if _, err := fmt.Sscan(c[0].text, &lines, &inFiles); err == nil {
-			total = fmt.Sprintf("There are more: %s in %s hold one of the words. What follows is from the first %d lines.\n\n",
-				several(lines, "line"), several(inFiles, "file"), foundLines)
-		}
+		total = inAll(c[0].text)
 	}
 	if len(open) == 0 {
 		text := fmt.Sprintf("No open markers: no TODO, FIXME, XXX or HACK in %s.", place)
@@ -94,9 +90,9 @@ func markers(t *talk) string {
 		place = several(len(names), "file") + " of " + place
 	}
 	fmt.Fprintf(&b, "%s in %s: %s.\n", several(len(open), "open marker"), place, tally(kinds))
-	perFile := len(open)
+	most := len(open)
 	if len(open) > shownMarkers && len(names) > 1 {
-		perFile = shownPerFile
+		most = shownPerFile
 	}
 	left := shownMarkers
 	for i, name := range names {
@@ -110,7 +106,7 @@ func markers(t *talk) string {
 			break
 		}
 		fmt.Fprintf(&b, "\n%s (%d)\n", name, len(marks))
-		shown := min(len(marks), perFile, left)
+		shown := min(len(marks), most, left)
 		left -= shown
 		for _, h := range marks[:shown] {
 			fmt.Fprintf(&b, "- %s %s\n", h.place(), markerText(h.text))
@@ -123,6 +119,30 @@ func markers(t *talk) string {
 		b.WriteString("\n" + mentioned(mentions))
 	}
 	return b.String()
+}
+
+// perFile counts the lines that grep found, and shows the files with most.
+const perFile = ` | awk -F: '{ n[$1]++ } END { for (f in n) print n[f], f }' | LC_ALL=C sort -k1,1nr -k2 | awk '{ t += $1; if (NR <= 15) print } END { print "@total", t + 0, NR }'`
+
+// inAll says what perFile counted, for projects with more than one search
+// shows.
+func inAll(text string) string {
+	var lines, inFiles int
+	var files []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if _, err := fmt.Sscanf(line, "@total %d %d", &lines, &inFiles); err == nil {
+			continue
+		}
+		if n, name, ok := strings.Cut(line, " "); ok && number(n) > 0 {
+			files = append(files, fmt.Sprintf("%s (%s)", name, n))
+		}
+	}
+	if lines == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s in %s hold one of the words. Most are in:\n%s\nWhat follows is from the first %d lines.\n\n",
+		several(lines, "line"), several(inFiles, "file"), bullets(files, len(files)), foundLines)
 }
 
 // markAt is where the first mark of a line is, -1 when the line only talks of
