@@ -33,9 +33,13 @@ const (
 	maxRedirects = 3
 	// stopGrace is how long is waited, after the terminal event, for the rest
 	// of the stream: the usage that some servers send last, content that must
-	// not come any more, and the end, without which the connection cannot be
-	// used again.
-	stopGrace = 2 * time.Second
+	// not come any more, and the end.
+	stopGrace = time.Second
+	// drainGrace is how long the end of a stream is waited for after its outcome
+	// was emitted, and maxDrain how much is read for it: without its end the
+	// connection cannot be used for the next turn.
+	drainGrace = 50 * time.Millisecond
+	maxDrain   = 16 << 10
 )
 
 // Attempt is one HTTP request and how its answer is read.
@@ -142,6 +146,7 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 		}
 	}
 	events := sse.NewReader(br)
+	var grace *time.Timer
 	for !a.Ended() {
 		e, err := events.Next()
 		switch {
@@ -149,8 +154,9 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 			fail(ctx.Err()) // what was already here does not go out any more
 		case err == nil:
 			t.Event(a, e)
-			if a.Stopped() {
-				watch.limit = min(idle, stopGrace)
+			if a.Stopped() && grace == nil {
+				grace = time.AfterFunc(stopGrace, func() { cancel(errIdle) })
+				defer grace.Stop()
 			}
 		case err == io.EOF:
 			a.Finish()
@@ -160,25 +166,11 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 			fail(err)
 		}
 	}
-	// A stream that is read to its end leaves a connection for the next turn.
-	if a.Stopped() {
-		drain(watch, reqCtx)
+	if a.Stopped() && reqCtx.Err() == nil {
+		limit := time.AfterFunc(drainGrace, func() { cancel(errIdle) })
+		defer limit.Stop()
+		io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrain))
 	}
-}
-
-// drainGrace is how long the end of a finished stream is waited for after its
-// outcome was emitted.
-const drainGrace = 50 * time.Millisecond
-
-// maxDrain is how much is read for that end.
-const maxDrain = 16 << 10
-
-func drain(w *watched, ctx context.Context) {
-	if ctx.Err() != nil {
-		return
-	}
-	w.limit = drainGrace
-	io.Copy(io.Discard, io.LimitReader(w, maxDrain))
 }
 
 // whole reads an answer that is no stream.
