@@ -144,11 +144,9 @@ func mountDir(asked string) (string, error) {
 		dir = wd + string(filepath.Separator) + dir
 	}
 	info, err := os.Stat(dir)
-	if err == nil && slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..") {
-		// What ".." means behind a symlink is not for the text to say.
-		dir, err = filepath.EvalSymlinks(dir)
+	if err == nil {
+		dir, err = cleanDir(dir)
 	}
-	dir = filepath.Clean(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENAMETOOLONG):
 		return "", &messages.DirectoryNotFound{Directory: dir, SandboxID: ID}
@@ -160,6 +158,15 @@ func mountDir(asked string) (string, error) {
 		return "", &messages.NotDirectory{Directory: dir, SandboxID: ID}
 	}
 	return dir, nil
+}
+
+// cleanDir is the folder's plain name. What ".." means behind a symlink is not
+// for the text to say.
+func cleanDir(dir string) (string, error) {
+	if slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..") {
+		return filepath.EvalSymlinks(dir)
+	}
+	return filepath.Clean(dir), nil
 }
 
 // Close ends all commands and background jobs, of all mounts, and removes the

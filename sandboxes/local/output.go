@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"codework/sandboxes"
 	"codework/sandboxes/supervisor"
@@ -13,6 +14,10 @@ import (
 
 // pieceSize is what is read of a pipe at a time: all that it holds.
 const pieceSize = 64 << 10
+
+// drainTime is how long output is still read when the main process has ended
+// and a background job holds it open: enough for what a job says at its start.
+const drainTime = 250 * time.Millisecond
 
 var pieceBuffers = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
@@ -154,6 +159,31 @@ func (p *pipes) read() {
 	for i := range p.count {
 		go p.readOne(sandboxes.Stdout+sandboxes.Stream(i), p.near[i])
 	}
+}
+
+// deliver hands pieces on until the main process has ended and the pipes have
+// too, or the time to drain them is over; eof tells which. After is called when
+// the main process has ended.
+func (p *pipes) deliver(ended <-chan struct{}, take func(sandboxes.Stream, []byte), after func()) (eof bool) {
+	var drained <-chan time.Time
+	for open := p.count; open > 0 || ended != nil; {
+		select {
+		case piece := <-p.pieces:
+			if piece.b == nil {
+				open--
+				continue
+			}
+			take(piece.stream, piece.b)
+			p.next <- struct{}{}
+		case <-ended:
+			after()
+			ended = nil
+			drained = time.After(drainTime)
+		case <-drained:
+			return false
+		}
+	}
+	return true
 }
 
 func (p *pipes) readOne(stream sandboxes.Stream, f *os.File) {

@@ -14,15 +14,15 @@ import (
 	"codework/sandboxes/supervisor"
 )
 
-// drainTime is how long output is still read when the main process has ended
-// and a background job holds it open: enough for what a job says at its start.
-const drainTime = 250 * time.Millisecond
-
 // Exit codes of a command whose program cannot be run, as shells have them.
 const (
 	codeNotFound      = 127
 	codeNotExecutable = 126
 )
+
+// lastBreath is what processes get to vanish that have closed the output but
+// are still there: most are just ending, and no background job to speak of.
+const lastBreath = 10 * time.Millisecond
 
 var errTimeout = errors.New("time limit")
 
@@ -113,52 +113,36 @@ func (m *mount) run(ctx context.Context, c sandboxes.Command, job supervisor.Job
 		}
 	})()
 
-	ended := p.Exited()
 	pipes.read()
-	drain := time.NewTimer(0)
-	drain.Stop()
-	for open := pipes.count; open > 0 || ended != nil; {
-		select {
-		case piece := <-pipes.pieces:
-			if piece.b == nil {
-				open--
-				continue
-			}
-			out.take(piece.stream, piece.b)
-			pipes.next <- struct{}{}
-		case <-ended:
-			// When it ended by itself, what it left behind stays.
-			if _, err := p.Result(); err != nil || !fate.CompareAndSwap(running, exited) {
-				<-p.Gone()
-			}
-			ended = nil
-			drain.Reset(drainTime)
-		case <-drain.C:
-			open = 0
+	eof := pipes.deliver(p.Exited(), out.take, func() {
+		// When it ended by itself, what it left behind stays.
+		if _, err := p.Result(); err != nil || !fate.CompareAndSwap(running, exited) {
+			<-p.Gone()
 		}
-	}
-	select {
-	case <-p.Gone():
-		pipes.close()
-	default:
-		exit.Background = true
+	})
+	exit.Background = !gone(p, eof)
+	if exit.Background {
 		pipes.discard(p.Gone())
+	} else {
+		pipes.close()
 	}
+
 	status, err := p.Result()
+	if err == nil {
+		exit.Code, exit.Signal = status.Code, status.Signal
+	}
 	var se *supervisor.StartError
-	switch {
-	case errors.As(err, &se):
-		if code, text := unrunnable(err); code != 0 {
+	if errors.As(err, &se) {
+		code, text := unrunnable(err)
+		switch {
+		case code != 0:
 			out.take(sandboxes.Stderr, []byte(text))
 			exit.Code = code
 			return exit, nil
-		}
-		if se.Dir {
+		case se.Dir:
 			return exit, dirError(job.Dir, se.Err)
 		}
 		return exit, &sandboxes.ShellError{Reason: "command not started", Err: err}
-	case err == nil:
-		exit.Code, exit.Signal = status.Code, status.Signal
 	}
 	if fate.Load() == killed {
 		if context.Cause(limit) == errTimeout {
@@ -173,6 +157,25 @@ func (m *mount) run(ctx context.Context, c sandboxes.Command, job supervisor.Job
 	return exit, nil
 }
 
+// gone tells whether nothing of the command runs any more.
+func gone(p *supervisor.Process, eof bool) bool {
+	wait := time.Duration(0)
+	if eof {
+		wait = lastBreath
+	}
+	select {
+	case <-p.Gone():
+		return true
+	default:
+	}
+	select {
+	case <-p.Gone():
+		return true
+	case <-time.After(wait):
+		return false
+	}
+}
+
 // job is what to start. The error is a *ShellError, or a *StartError for a
 // program that cannot be run.
 func (m *mount) job(c sandboxes.Command) (supervisor.Job, error) {
@@ -182,6 +185,9 @@ func (m *mount) job(c sandboxes.Command) (supervisor.Job, error) {
 	}
 	if c.Dir != "" {
 		dir, err := m.at(c.Dir)
+		if err == nil {
+			dir, err = cleanDir(dir)
+		}
 		if err != nil {
 			return job, dirError(c.Dir, err)
 		}
