@@ -29,6 +29,9 @@ const (
 	// drainGrace is how long a graceful end waits for what is queued.
 	drainGrace = 2 * time.Second
 
+	// closeGrace is how long the other side may take to notice an end.
+	closeGrace = time.Second
+
 	// maxPongs is how many Pongs are written together. More can only be due when
 	// the peer does not read, and then it does not count them.
 	maxPongs = 64
@@ -43,6 +46,7 @@ type link struct {
 	writeTimeout time.Duration
 
 	wake    chan struct{} // tells the writer to look, holds one
+	over    chan struct{} // closed by the first end
 	flushed chan struct{} // closed when the writer has stopped
 	tasks   sync.WaitGroup
 
@@ -69,7 +73,7 @@ func newLink(conn Conn, lineLimit, queuedLimit int, writeTimeout time.Duration) 
 	}
 	return &link{
 		conn: conn, lineLimit: lineLimit, queuedLimit: queuedLimit, writeTimeout: writeTimeout,
-		wake: make(chan struct{}, 1), flushed: make(chan struct{}),
+		wake: make(chan struct{}, 1), over: make(chan struct{}), flushed: make(chan struct{}),
 	}
 }
 
@@ -119,6 +123,7 @@ func (l *link) end(err error, code int, reason string, graceful bool) {
 		return
 	}
 	l.ending, l.draining, l.err = true, graceful, err
+	close(l.over)
 	if !graceful {
 		l.kill()
 	}
@@ -139,6 +144,20 @@ func (l *link) end(err error, code int, reason string, graceful bool) {
 		// connection is gone either way.
 		_ = l.conn.Close(code, reason)
 	})
+}
+
+// broken gives up writing. Whatever broke the connection the reader sees too,
+// and it may know more: how the peer closed. So it has a moment to end the
+// connection before err does.
+func (l *link) broken(err error) {
+	l.mu.Lock()
+	l.kill()
+	l.mu.Unlock()
+	select {
+	case <-l.over:
+	case <-time.After(closeGrace):
+		l.end(err, CloseNormal, "", false)
+	}
 }
 
 // kill drops what is queued and frees whoever waits for room. l.mu is held.
@@ -254,7 +273,7 @@ func (l *link) write() {
 			buffers.Put(buffer)
 		}
 		if err != nil {
-			l.end(fmt.Errorf("write: %w", err), CloseNormal, "", false)
+			l.broken(fmt.Errorf("write: %w", err))
 			return
 		}
 		l.written(size)

@@ -19,9 +19,6 @@ import (
 )
 
 const (
-	// closeGrace is how long the peer may take to answer a close.
-	closeGrace = time.Second
-
 	// readSize and largeReadSize are how much is read at once: little while
 	// messages are short, since every connection holds such a buffer, and more
 	// once one was longer.

@@ -421,3 +421,40 @@ func TestClosingDoesNotWaitLongForAStuckPeer(t *testing.T) {
 	}
 	_ = conn.Close(CloseNormal, "")
 }
+
+func TestAClientThatIsWritingLearnsThatTheServerWentAway(t *testing.T) {
+	for range 20 {
+		ctx, cancel := context.WithCancel(context.Background())
+		called := make(chan struct{}, 1)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, err := Accept(w, r, AcceptOptions{})
+			if err != nil {
+				return
+			}
+			_ = NewServer(conn, ServerOptions{}).Serve(ctx, func(c *Call) {
+				c.Succeed(nil)
+				select {
+				case called <- struct{}{}:
+				default:
+				}
+			})
+		}))
+		c := NewClient(dialTest(t, server, DialOptions{}), ClientOptions{})
+		var calling sync.WaitGroup
+		for range 4 {
+			calling.Go(func() {
+				for c.Call(context.Background(), "m", nil, nil) == nil {
+				}
+			})
+		}
+		<-called
+		cancel()
+		<-c.Done()
+		calling.Wait()
+		var closed *CloseError
+		if !errors.As(c.Err(), &closed) || closed.Code != CloseGoingAway {
+			t.Errorf("the client saw %v", c.Err())
+		}
+		server.Close()
+	}
+}
