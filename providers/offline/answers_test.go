@@ -143,7 +143,10 @@ func TestFilesAreShown(t *testing.T) {
 	expect(t, s.ask("show src/app/main.py lines 5-6"), "src/app/main.py, lines 5 to 6:", "class App:\n    def run(self):\n```", "!import os")
 	expect(t, s.ask("show util.py"), "src/app/util.py, 1 line:")
 	expect(t, s.ask("show main.py"), "main.py, 1 line:", "import app")
-	expect(t, s.ask("show missing.py"), "I could not read missing.py: ")
+	expect(t, s.ask("show missing.py"), "The tool says: read missing.py: ")
+	expect(t, s.ask("show tests"), "tests is a folder with 1 entry:\n- test_main.py")
+	expect(t, s.ask("explain the util file"), "src/app/util.py: 1 line of Python")
+	expect(t, s.ask("explain yourself"), "no file or folder named yourself here", "no language model behind it")
 	expect(t, s.ask("what is in docs/?"), "docs/ is a folder with 1 entry:\n- a/")
 }
 

@@ -88,6 +88,17 @@ func target(q string) string {
 	if p := paths(q); len(p) > 0 {
 		return p[0]
 	}
+	return bareWord(q)
+}
+
+var oneThing = lazy(`(?i)^\W*(?:please )?(?:show|open|read|cat|print|list|explain|describe|outline|summari[sz]e)(?: me)?(?: the)?(?: file| folder| directory)? ([\w-]+)(?: file| folder| directory)?\W*$`)
+
+// bareWord is a single word in the place of a path, which may be a folder's
+// name or that of a file without its ending.
+func bareWord(q string) string {
+	if m := oneThing().FindStringSubmatch(q); m != nil {
+		return m[1]
+	}
 	return ""
 }
 

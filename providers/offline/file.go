@@ -56,6 +56,9 @@ func file(t *talk) string {
 	}
 	if !r[0].ok {
 		found, answer := t.locate(name, r[0].text)
+		if found == "" && answer != "" && name == bareWord(t.question) && strings.HasPrefix(answer, unread) {
+			return fmt.Sprintf("There is no file or folder named %s here.\n\n%s", name, help(t))
+		}
 		if found == "" {
 			return answer
 		}
@@ -64,7 +67,7 @@ func file(t *talk) string {
 			return ""
 		}
 		if !r[0].ok {
-			return fmt.Sprintf("I could not read %s: %s", name, firstLine(r[0].text))
+			return unread + firstLine(r[0].text)
 		}
 	}
 	text := r[0].text
@@ -83,11 +86,14 @@ func number(digits string) int {
 	return n
 }
 
+// unread begins the answer when a file cannot be read; the tool names it.
+const unread = "I could not read it. The tool says: "
+
 // locate finds out what a name is that could not be read: a folder, or the
 // last part of one path or several. It returns the one path, or an answer, or
 // neither when it has to ask first.
 func (t *talk) locate(name, problem string) (found, answer string) {
-	failed := fmt.Sprintf("I could not read %s: %s", name, firstLine(problem))
+	failed := unread + firstLine(problem)
 	if !t.has("bash") {
 		return "", failed
 	}
