@@ -1,0 +1,33 @@
+package anthropic
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"codework/messages"
+	"codework/providers/internal/dialecttest"
+)
+
+// canned answers every request with the same bytes, without a network.
+type canned string
+
+func (c canned) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: io.NopCloser(strings.NewReader(string(c))), Request: r}, nil
+}
+
+// The rule: whatever a server sends, the promises of a dialect hold, and only
+// a stream with message_stop is a success.
+func FuzzStream(f *testing.F) {
+	f.Add(events(frames([]string{start}, textBlock, callBlock, []string{ended("tool_use"), stop})...))
+	f.Add(events(start, opened(0, `{"type":"thinking","thinking":"a","signature":"b"}`), closed(0), opened(3, `{"type":"redacted_thinking","data":"x"}`), ended("refusal"), stop))
+	f.Add(events(`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`))
+	f.Fuzz(func(t *testing.T, body string) {
+		o := dialecttest.RunContext(context.Background(), t, Dialect{}, &http.Client{Transport: canned(body)}, request("http://provider.example"))
+		if o.End().Kind == messages.StreamDone && !strings.Contains(body, "message_stop") && !strings.Contains(body, `\u`) {
+			t.Fatalf("success of %q", body)
+		}
+	})
+}
