@@ -17,6 +17,8 @@ type Store interface {
 	// session are committed in order.
 	Append(b store.Batch, done func(error))
 	Load(ctx context.Context, session string) (store.Snapshot, error)
+	// Repair takes what cannot be read off the end of a damaged log.
+	Repair(ctx context.Context, session string) ([]string, error)
 	Events(ctx context.Context, session string, after int64, limit int, f func(messages.Event) error) error
 	List(ctx context.Context, q messages.ListSessions) ([]messages.SessionRecord, error)
 	Count(ctx context.Context) (int, error)

@@ -324,6 +324,7 @@ func (s *session) onStreamError(ev messages.StreamEvent) {
 	if f == nil {
 		f = &messages.Failure{Type: messages.FailUnknown, Message: "the provider gave no reason"}
 	}
+	f = x.ex.redact(f)
 	if x.stage == streaming {
 		s.recordFailedMessage(messages.EntryAborted, "error", f, ev.Message)
 	}

@@ -3,6 +3,8 @@ package actors
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"sync"
 
@@ -149,11 +151,12 @@ func (s *subscription) next(ctx context.Context, n int) ([]*published, error) {
 // the durable ones after the positions it named, then what is published, each
 // durable event once.
 type reader struct {
-	sub   *subscription
-	store Store
-	after map[string]int64 // last position handed out, per session
-	todo  []string         // sessions whose log is still to be replayed
-	first bool
+	sub     *subscription
+	store   Store
+	after   map[string]int64 // last position handed out, per session
+	todo    []string         // sessions whose log is still to be replayed
+	checked bool             // the position in the first of them is in its log
+	first   bool
 }
 
 func newReader(sub *subscription, store Store, q messages.Subscribe) *reader {
@@ -177,14 +180,21 @@ func (r *reader) next(ctx context.Context, most int) ([]json.RawMessage, error) 
 		return []json.RawMessage{e}, err
 	}
 	for len(r.todo) > 0 {
-		batch, err := r.replay(ctx, r.todo[0], min(most, replayBatch))
+		id := r.todo[0]
+		if !r.checked {
+			if err := r.check(ctx, id); err != nil {
+				return nil, err
+			}
+			r.checked = true
+		}
+		batch, err := r.replay(ctx, id, min(most, replayBatch))
 		if err != nil {
 			return nil, err
 		}
 		if len(batch) > 0 {
 			return batch, nil
 		}
-		r.todo = r.todo[1:]
+		r.todo, r.checked = r.todo[1:], false
 	}
 	for {
 		events, err := r.sub.next(ctx, most)
@@ -224,6 +234,21 @@ func (r *reader) wanted(e messages.Event) bool {
 		return true
 	}
 	return e.After >= at
+}
+
+// check refuses a position that is not in the log.
+func (r *reader) check(ctx context.Context, id string) error {
+	at := r.after[id]
+	found := at == 0
+	err := r.store.Events(ctx, id, max(at-1, 0), 1, func(e messages.Event) error {
+		found = found || e.Seq == at
+		return nil
+	})
+	var missing *messages.SessionNotFound
+	if errors.As(err, &missing) || err == nil && !found {
+		return &messages.Refused{Name: messages.RefusedPosition, Message: fmt.Sprintf("position %d of session %s is not in its log", at, id)}
+	}
+	return err
 }
 
 func (r *reader) replay(ctx context.Context, id string, n int) ([]json.RawMessage, error) {

@@ -119,7 +119,7 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	ex.Thinking = providers.FitThinking(m, level)
 	ex.Parallel = block.ToolExecution == settings.Parallel
 	ex.Options = messages.RequestOptions{
-		Temperature: block.Temperature, MaxTokens: block.MaxTokens, Timeout: block.Timeout, IdleTimeout: block.IdleTimeout,
+		Temperature: block.Temperature, MaxTokens: block.MaxTokens, Timeout: block.Timeout, IdleTimeout: block.IdleTimeout, HTTPRetries: block.MaxRetries,
 		CacheRetention: retention, Headers: headers, Metadata: block.Metadata, ThinkingBudgets: block.ThinkingBudgets, Extra: block.Extra,
 	}
 	c := connectionTo{protocol: m.Protocol, baseURL: m.BaseURL, provider: m.Provider.ID, credential: digest(key)}
@@ -252,6 +252,18 @@ func (ex *Exchange) secrets() []string {
 		}
 	}
 	return slices.DeleteFunc(s, func(v string) bool { return len(v) < minSecret })
+}
+
+// redact masks the exchange's secrets in a failure, by value: a provider may
+// repeat them in its answer.
+func (ex *Exchange) redact(f *messages.Failure) *messages.Failure {
+	clean := *f
+	for _, s := range ex.secrets() {
+		clean.Message = strings.ReplaceAll(clean.Message, s, "<redacted>")
+		clean.Code = strings.ReplaceAll(clean.Code, s, "<redacted>")
+		clean.Hint = strings.ReplaceAll(clean.Hint, s, "<redacted>")
+	}
+	return &clean
 }
 
 // minSecret is the shortest value that is masked: shorter ones would blank

@@ -158,38 +158,78 @@ func (p *provider) release(me *Self, model string) {
 // ends under it, the request fails as a lost connection, which the session
 // may retry.
 func (p *provider) stream(me *Self, s *openStream) {
-	model, tell := s.req.Model.ID, me.Later()
+	tell := me.Later()
 	me.Go(func(actorEnds context.Context) any {
 		ctx, cancel := context.WithCancel(s.ctx)
 		defer cancel()
 		defer context.AfterFunc(actorEnds, cancel)()
-		over := false
-		p.dialect.Stream(ctx, p.client, s.req, func(ev messages.StreamEvent) {
-			switch {
-			case over:
-				return
-			case ev.Kind == messages.StreamStart:
-				tell(answered{model})
-			case ev.Kind == messages.StreamDone:
-				over = true
-			case ev.Kind == messages.StreamError:
-				over = true
-				if f := ev.Failure; f != nil && f.Type == messages.FailRateLimit && f.Retryable {
-					tell(limited{model, min(max(f.RetryAfter, defaultHold), s.max)})
-				} else {
-					tell(answered{model})
-				}
-				if actorEnds.Err() != nil && s.ctx.Err() == nil {
-					ev = lostConnection()
-				}
+		for try := 0; ; try++ {
+			end, again := p.once(ctx, s, tell)
+			if end == nil {
+				return nil
 			}
-			s.emit(ev)
-		})
-		if !over {
-			s.emit(lostConnection())
+			if again && try < s.req.Options.HTTPRetries && sleep(ctx, httpRetryBase<<min(try, maxDoublings)) {
+				continue
+			}
+			if actorEnds.Err() != nil && s.ctx.Err() == nil {
+				*end = lostConnection()
+			}
+			s.emit(*end)
+			return nil
 		}
-		return nil
 	})
+}
+
+// The wait between the retries of options.maxRetries, doubled each time.
+const (
+	httpRetryBase = 500 * time.Millisecond
+	maxDoublings  = 6
+)
+
+// once sends the request and hands on what comes. An error that ended it is
+// not handed on but returned, with whether it came before anything else and
+// may be tried again.
+func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end *messages.StreamEvent, again bool) {
+	model := s.req.Model.ID
+	started, over := false, false
+	p.dialect.Stream(ctx, p.client, s.req, func(ev messages.StreamEvent) {
+		switch {
+		case over:
+			return
+		case ev.Kind == messages.StreamStart:
+			started = true
+			tell(answered{model})
+		case ev.Kind == messages.StreamDone:
+			over = true
+		case ev.Kind == messages.StreamError:
+			over = true
+			if f := ev.Failure; f != nil && f.Type == messages.FailRateLimit && f.Retryable {
+				tell(limited{model, min(max(f.RetryAfter, defaultHold), s.max)})
+			} else {
+				tell(answered{model})
+			}
+			end, again = &ev, ev.Failure != nil && ev.Failure.Retryable && !started
+			return
+		}
+		s.emit(ev)
+	})
+	if !over {
+		lost := lostConnection()
+		end = &lost
+	}
+	return end, again
+}
+
+// sleep waits for d and tells whether it did, or ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func lostConnection() messages.StreamEvent {

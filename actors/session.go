@@ -225,6 +225,12 @@ func (s *session) load() {
 	epoch, id := s.epoch, s.id
 	s.me.Go(func(ctx context.Context) any {
 		snap, err := s.store.Load(ctx, id)
+		if err == nil && snap.Damaged != nil {
+			// What was torn off is kept aside; everything before it counts.
+			if _, err = s.store.Repair(ctx, id); err == nil {
+				snap, err = s.store.Load(ctx, id)
+			}
+		}
 		if err != nil {
 			return loaded{epoch: epoch, err: err}
 		}

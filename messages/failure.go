@@ -165,6 +165,9 @@ const (
 	RefusedStore    = "StoreError"
 	RefusedShutdown = "ShutdownError"
 	RefusedInternal = "InternalError"
+	// RefusedPosition ends a subscription that names a position which is not
+	// in the log: what lies behind it cannot be told without a gap.
+	RefusedPosition = "PositionError"
 )
 
 func (e *Refused) Error() string { return e.Message }

@@ -138,10 +138,13 @@ const (
 // RequestOptions are the settings of one exchange that shape its requests.
 // Pointers are nil where nobody said anything.
 type RequestOptions struct {
-	Temperature     *float64
-	MaxTokens       int64 // cap on answer tokens; 0 is the model's maximum
-	Timeout         time.Duration
-	IdleTimeout     time.Duration
+	Temperature *float64
+	MaxTokens   int64 // cap on answer tokens; 0 is the model's maximum
+	Timeout     time.Duration
+	IdleTimeout time.Duration
+	// HTTPRetries is how often a request that failed before its first event
+	// is sent again below the retries of the turn; they multiply.
+	HTTPRetries     int
 	CacheRetention  CacheRetention
 	Headers         map[string]string // already resolved
 	Metadata        map[string]json.RawMessage
