@@ -81,7 +81,7 @@ func runGrep(ctx context.Context, c Context, raw json.RawMessage) (messages.Tool
 		return failed("cannot search %s: %s", where, fileReason(err))
 	}
 
-	g := gathered{limit: limit}
+	g := gathered{c: c, limit: limit}
 	var notes []string
 	switch {
 	case info.Mode.IsDir():
@@ -113,6 +113,7 @@ func runGrep(ctx context.Context, c Context, raw json.RawMessage) (messages.Tool
 
 // gathered is the output of a search so far.
 type gathered struct {
+	c       Context
 	limit   int
 	out     strings.Builder
 	matches int
@@ -177,12 +178,15 @@ func (g *gathered) folder(parent context.Context, w *walker, root string, accept
 			}
 			return nil
 		}
-		walked <- w.walk(ctx, root)
+		_, err := guarded("grep", g.c, func() (struct{}, error) { return struct{}{}, w.walk(ctx, root) })
+		walked <- err
 	}()
 	for range min(maxWorkers, runtime.GOMAXPROCS(0)) {
 		go func() {
 			for j := range work {
-				found, err := pattern.search(ctx, w.mount, j.entry.path, j.entry.info.Size)
+				found, err := guarded("grep", g.c, func() (fileMatches, error) {
+					return pattern.search(ctx, w.mount, j.entry.path, j.entry.info.Size)
+				})
 				j.done <- result{found, err}
 			}
 		}()
@@ -387,25 +391,20 @@ func (s *lineSearch) pass(b []byte) {
 	if b[len(b)-1] != '\n' {
 		count++
 	}
-	keep := min(count, s.pattern.context)
-	begin := len(bytes.TrimSuffix(b, []byte("\n")))
-	for range keep {
-		begin = bytes.LastIndexByte(b[:begin], '\n')
-		if begin < 0 {
-			break
+	if keep := min(count, s.pattern.context); keep > 0 {
+		begin := len(bytes.TrimSuffix(b, []byte("\n")))
+		for range keep {
+			begin = bytes.LastIndexByte(b[:begin], '\n') // -1 when these are all lines
 		}
-	}
-	last := b[begin+1:]
-	if keep == 0 {
-		last = nil
-	}
-	for i := range keep {
-		end := len(last)
-		if n := bytes.IndexByte(last, '\n'); n >= 0 {
-			end = n + 1
+		last := b[begin+1:]
+		for i := range keep {
+			end := len(last)
+			if n := bytes.IndexByte(last, '\n'); n >= 0 {
+				end = n + 1
+			}
+			s.before = append(s.before, showLine(s.number+count-keep+i, trimBreak(last[:end]), false))
+			last = last[end:]
 		}
-		s.before = append(s.before, showLine(s.number+count-keep+i, trimBreak(last[:end]), false))
-		last = last[end:]
 	}
 	if over := len(s.before) - s.pattern.context; over > 0 {
 		s.before = append(s.before[:0], s.before[over:]...)
