@@ -209,7 +209,7 @@ func TestUnknownModelNamesTheClosest(t *testing.T) {
 		{"antropic/claude-opus-4-5", "anthropic/claude-opus-4-5"},
 		{"openai/claude-opus-4-5", "anthropic/claude-opus-4-5"},
 		{"google/argon", "google/gemini-4-argon"},
-		{"offline/guid", "codework models"},
+		{"offline/guid", "offline/guide"},
 	} {
 		_, err := c.Lookup(ref(test.asked), nil)
 		f := failure(t, err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"codework/messages"
+	"codework/providers/offline"
 )
 
 // mostSuggestions is how many names a person reads before going to the list.
@@ -28,7 +29,7 @@ func notFound(ref messages.ModelRef, src source, custom []messages.Model) *messa
 // candidates are the names of all models. A provider that cannot be read has
 // none: the failure to report is the one of the name that was asked for.
 func candidates(src source, custom []messages.Model) []messages.ModelRef {
-	var refs []messages.ModelRef
+	refs := []messages.ModelRef{offline.Model().Ref()}
 	for _, m := range custom {
 		refs = append(refs, m.Ref())
 	}
