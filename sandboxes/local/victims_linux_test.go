@@ -87,6 +87,21 @@ func children(t *testing.T) []int {
 	return out
 }
 
+// reapAdopted waits for the supervisor of a server that was killed: it has
+// fallen to us, another subreaper, and ends by itself.
+func reapAdopted(t *testing.T) {
+	t.Helper()
+	for _, child := range children(t) {
+		err := eventually("the supervisor has ended", func() bool {
+			pid, _ := syscall.Wait4(child, nil, syscall.WNOHANG, nil)
+			return pid == child
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func size(file string) int64 {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -327,16 +342,7 @@ func TestNothingOutlivesAKilledServer(t *testing.T) {
 				t.Errorf("server said: %s", out.String())
 			}
 			time.Sleep(limit - time.Since(start)) // this wait is the limit
-			// The dead server's supervisor has fallen to us, another subreaper.
-			for _, child := range children(t) {
-				err := eventually("the supervisor has ended", func() bool {
-					pid, _ := syscall.Wait4(child, nil, syscall.WNOHANG, nil)
-					return pid == child
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
+			reapAdopted(t)
 			var wg sync.WaitGroup
 			for i, v := range victims() {
 				wg.Go(func() {

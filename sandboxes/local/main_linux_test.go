@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -67,6 +68,7 @@ func processesLeft() []string {
 }
 
 // serveVictims is a server with a sandbox that runs scripts until it is killed.
+// It begins at the end of its input.
 func serveVictims(state, dir string, scripts []string) {
 	s, err := New(Options{StateDir: state})
 	if err != nil {
@@ -78,6 +80,7 @@ func serveVictims(state, dir string, scripts []string) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
 	for _, script := range scripts {
 		go func() {
 			if _, err := m.Run(context.Background(), sandboxes.Command{Script: script}); err != nil {
