@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -30,6 +31,8 @@ type Workshop struct {
 	Credentials string // the file of stored logins
 	Trust       *settings.Trust
 	Log         *slog.Logger
+	// Speaks tells which protocols there is a dialect for.
+	Speaks func(messages.Protocol) bool
 
 	guardian *Ref // opens connections and mounts
 }
@@ -82,6 +85,11 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	m, err := w.Catalog.Lookup(ref, set.Models)
 	if err != nil {
 		return err
+	}
+	if !w.Speaks(m.Protocol) {
+		return &messages.Failure{Type: messages.FailConfiguration,
+			Message: fmt.Sprintf("%s speaks the protocol %s, which this version does not", ref, m.Protocol),
+			Hint:    "choose an anthropic or openai-compatible model with --model provider/id; codework models lists all"}
 	}
 	block := set.Options(ref.Provider, ref.ID)
 	if block.BaseURL != "" {

@@ -309,9 +309,8 @@ func (o *output) endJSON(w *watch, err error) error {
 			r.Status = "interrupted"
 		} else {
 			r.Error = &resultError{Type: p.slug, Message: p.Error()}
-			var f *messages.Failure
-			if errors.As(err, &f) {
-				r.Error.Message, r.Error.Status = f.Message, f.Status
+			if p.told != nil {
+				r.Error.Message, r.Error.Status = p.told.Message, p.told.Status
 			}
 		}
 	}
@@ -354,7 +353,7 @@ func (o *output) explain(err error) error {
 }
 
 func (o *output) explainFailure(f *messages.Failure) error {
-	p := &problem{slug: f.Type, err: f, hint: f.Hint, fields: []field{{"session", o.session}, {"request", f.Request}}}
+	p := &problem{slug: f.Type, err: f, told: f, hint: f.Hint, fields: []field{{"session", o.session}, {"request", f.Request}}}
 	if f.Status != 0 {
 		p.fields = append(p.fields, field{"status", strconv.Itoa(f.Status)})
 	}

@@ -69,15 +69,16 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, watch func(actors.
 		dir = string(filepath.Separator)
 	}
 	host, _ := os.Hostname() // "" then stands on both sides of the comparison
+	dialects := map[messages.Protocol]providers.Dialect{
+		messages.ProtocolCompatible: chat.Dialect{},
+		messages.ProtocolAnthropic:  anthropic.Dialect{},
+		messages.ProtocolOffline:    offline.Dialect{},
+	}
 	o.system, err = actors.Boot(ctx, actors.Config{
-		Store: st, Local: o.sandbox, Dir: dir, Watch: watch,
-		Dialects: map[messages.Protocol]providers.Dialect{
-			messages.ProtocolCompatible: chat.Dialect{},
-			messages.ProtocolAnthropic:  anthropic.Dialect{},
-			messages.ProtocolOffline:    offline.Dialect{},
-		},
+		Store: st, Local: o.sandbox, Dir: dir, Watch: watch, Dialects: dialects,
 		Prepare: &actors.Workshop{
 			Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Log: log, Catalog: openCatalog(p),
+			Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
 		},
 	}, actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}, log)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"codework/internal/home"
+	"codework/messages"
 )
 
 // streams are a command's input and outputs.
@@ -87,7 +88,7 @@ project, and keeps the conversation. Try it without a key or network:
 	f.BoolVar(&g.embedded, "embedded", false, "do everything in this process, without the home process in the background")
 	f.BoolVar(&g.quiet, "quiet", false, "print no header, usage or progress")
 	f.StringVar(&g.logLevel, "log-level", "warn", "what goes into the log: debug, info, warn, error")
-	root.AddCommand(newRun(g), newTrust(g), newVersion(g), newHomeProcess(g))
+	root.AddCommand(newRun(g), newModels(g), newTrust(g), newVersion(g), newHomeProcess(g))
 	return root
 }
 
@@ -103,8 +104,9 @@ type problem struct {
 	err    error
 	fields []field
 	hint   string
-	code   int  // 0 is exitFailed
-	silent bool // said already
+	told   *messages.Failure // what the server said, for programs
+	code   int               // 0 is exitFailed
+	silent bool              // said already
 }
 
 type field struct{ key, value string }

@@ -289,6 +289,6 @@ func (c *Catalog) fault(reason string, err error) *messages.Failure {
 		Type:    messages.FailCatalog,
 		Code:    reason,
 		Message: fmt.Sprintf("model catalog is %s: %s: %v", reason, where, err),
-		Hint:    "write it anew with: codework models refresh",
+		Hint:    "repair that file, or remove it: the catalog inside the program is used then",
 	}
 }

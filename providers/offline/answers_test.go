@@ -341,7 +341,7 @@ func TestFileIsCreatedButNeverOverwritten(t *testing.T) {
 
 func TestEverythingElseGetsThePageOfWhatCanBeAsked(t *testing.T) {
 	s := tree(t, nil)
-	expect(t, s.ask("Write me a poem"), "no language model behind it", "Summarize the open TODOs", "--model anthropic/", "ANTHROPIC_API_KEY", "codework models", "codework auth login --openai-codex")
+	expect(t, s.ask("Write me a poem"), "no language model behind it", "Summarize the open TODOs", "--model anthropic/", "ANTHROPIC_API_KEY", "codework models")
 	if s.rounds != 0 {
 		t.Error("called a tool")
 	}

@@ -19,7 +19,5 @@ Anything else needs a real model:
 
 - codework models shows which there are
 - set a key, such as export ANTHROPIC_API_KEY=…, and choose a model of that provider:
-  codework run --model anthropic/claude-sonnet-5-5 "…"
-- or sign in with a ChatGPT plan: codework auth login --openai-codex, then
-  codework run --model openai-codex/gpt-5.6-luna "…"`
+  codework run --model anthropic/claude-sonnet-5-5 "…"`
 }

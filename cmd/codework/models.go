@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"codework/internal/home"
+	"codework/internal/settings"
+	"codework/messages"
+)
+
+func newModels(g *global) *cobra.Command {
+	var provider string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "models",
+		Short: "List the models that can be chosen",
+		Long: `List the models of the catalog and of your settings, as provider/model.
+
+Using one takes a key of its provider; a model that has none says which variable
+to set.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			list, err := g.models(provider)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(g.out).Encode(list)
+			}
+			for _, m := range list {
+				if _, err := fmt.Fprintln(g.out, m.Ref()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&provider, "provider", "", "only this provider's models")
+	c.Flags().BoolVar(&asJSON, "json", false, "print everything that is known of them as JSON")
+	c.AddCommand(&cobra.Command{
+		Use:   "providers",
+		Short: "List the providers",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			p, own, err := g.catalogSources()
+			if err != nil {
+				return err
+			}
+			ids, err := openCatalog(p).Providers(own)
+			if err != nil {
+				return explainCatalog(err)
+			}
+			for _, id := range ids {
+				if _, err := fmt.Fprintln(g.out, id); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+	return c
+}
+
+func (g *global) models(provider string) ([]messages.Model, error) {
+	p, own, err := g.catalogSources()
+	if err != nil {
+		return nil, err
+	}
+	list, err := openCatalog(p).List(provider, own)
+	if err != nil {
+		return nil, explainCatalog(err)
+	}
+	if provider != "" && len(list) == 0 {
+		return nil, &problem{slug: "model-not-found", err: fmt.Errorf("no models of a provider %q", provider), hint: "see: codework models providers"}
+	}
+	return list, nil
+}
+
+func explainCatalog(err error) error { return (&output{}).explain(err) }
+
+// catalogSources are the home's paths and the models that the settings of this
+// directory add.
+func (g *global) catalogSources() (home.Paths, []messages.Model, error) {
+	p, err := g.paths()
+	if err != nil {
+		return p, nil, err
+	}
+	dir, err := absolute(".")
+	if err != nil {
+		return p, nil, err
+	}
+	src := settings.Source{Home: p.Home, HostDir: dir, Trusted: settings.OpenTrust(p.Home).Trusted}
+	if g.configDir != "" {
+		if src.UserConfigDir, err = absolute(g.configDir); err != nil {
+			return p, nil, err
+		}
+	}
+	set, err := settings.Load(src)
+	if err != nil {
+		var bad *settings.Error
+		if errors.As(err, &bad) {
+			err = (&output{}).explainFailure(bad.Failure())
+		}
+		return p, nil, err
+	}
+	return p, set.Models, nil
+}
