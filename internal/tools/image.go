@@ -101,7 +101,7 @@ func (k imageKind) decode(b []byte) (image.Image, error) {
 	}
 }
 
-func fitsImage(encoded int) bool { return base64.StdEncoding.EncodedLen(encoded) <= maxImageBase64 }
+func fitsBase64(encoded, limit int) bool { return base64.StdEncoding.EncodedLen(encoded) <= limit }
 
 // readImage answers with the image at p, converted where a model could not
 // take it as it is. What cannot be shown is a note, not an error.
@@ -124,7 +124,7 @@ func readImage(ctx context.Context, c Context, p, asked string, kind imageKind, 
 	if err != nil {
 		return without("it cannot be decoded: %s", reason(err))
 	}
-	if size.Width <= maxImageSide && size.Height <= maxImageSide && kind != kindBMP && fitsImage(len(data)) {
+	if size.Width <= maxImageSide && size.Height <= maxImageSide && kind != kindBMP && fitsBase64(len(data), maxImageBase64) {
 		return imageResult(asked, kind, data, fmt.Sprintf("%dx%d", size.Width, size.Height))
 	}
 	if size.Width <= 0 || size.Height <= 0 || size.Width > maxImagePixels/size.Height {
@@ -144,7 +144,7 @@ func readImage(ctx context.Context, c Context, p, asked string, kind imageKind, 
 	if kind == kindJPEG {
 		img = oriented(img, exifOrientation(data))
 	}
-	out, err := convertImage(ctx, img)
+	out, err := convertImage(ctx, img, maxImageBase64)
 	if err != nil {
 		return messages.ToolResult{}, err
 	}
@@ -177,7 +177,8 @@ type converted struct {
 
 // convertImage finds the first form of img that models take: fitted into the
 // pixel limit as PNG, then as JPEG of several qualities, then ever smaller.
-func convertImage(ctx context.Context, img image.Image) (converted, error) {
+// limit is in bytes of base64.
+func convertImage(ctx context.Context, img image.Image, limit int) (converted, error) {
 	b := img.Bounds()
 	w, h := fitSide(b.Dx(), b.Dy())
 	for {
@@ -190,7 +191,7 @@ func convertImage(ctx context.Context, img image.Image) (converted, error) {
 		if err := png.Encode(&buf, img); err != nil {
 			return converted{}, fmt.Errorf("encode png: %w", err)
 		}
-		if fitsImage(buf.Len()) {
+		if fitsBase64(buf.Len(), limit) {
 			out.kind, out.data = kindPNG, buf.Bytes()
 			return out, nil
 		}
@@ -203,7 +204,7 @@ func convertImage(ctx context.Context, img image.Image) (converted, error) {
 			if err := jpeg.Encode(&buf, flat, &jpeg.Options{Quality: q}); err != nil {
 				return converted{}, fmt.Errorf("encode jpeg: %w", err)
 			}
-			if fitsImage(buf.Len()) {
+			if fitsBase64(buf.Len(), limit) {
 				out.kind, out.data = kindJPEG, buf.Bytes()
 				return out, nil
 			}
