@@ -44,11 +44,12 @@ type Assembler struct {
 // Block is one part of the answer that is being written. A text or thinking
 // block that stays blank never becomes a part.
 type Block struct {
-	part  messages.Part
-	text  strings.Builder // text, thinking or arguments
-	index int
-	begun bool
-	done  bool
+	part      messages.Part
+	text      strings.Builder // text, thinking or arguments
+	signature strings.Builder
+	index     int
+	begun     bool
+	done      bool
 }
 
 // NewAssembler returns an Assembler for the answer to req. The digest is that
@@ -145,8 +146,8 @@ func (a *Assembler) Append(b *Block, delta string) {
 	}
 }
 
-// Sign adds to what the provider wants back with a block. Redacted thinking
-// and thinking that is not shown have nothing else.
+// Sign adds to what the provider wants back with a block, also after its end.
+// Redacted thinking and thinking that is not shown have nothing else.
 func (a *Assembler) Sign(b *Block, signature string) {
 	if signature == "" || a.late() {
 		return
@@ -155,7 +156,10 @@ func (a *Assembler) Sign(b *Block, signature string) {
 		a.Fail(invalid("the answer is longer than 64 MiB"))
 		return
 	}
-	b.part.Signature += signature
+	b.signature.WriteString(signature)
+	if b.done {
+		b.part.Signature = b.signature.String()
+	}
 }
 
 // End closes a block and emits its end.
@@ -170,7 +174,7 @@ func (a *Assembler) End(b *Block) {
 			return
 		case b.part.Type == messages.PartToolCall:
 			a.begin(b)
-		case b.part.Signature != "" && b.part.Type == messages.PartThinking:
+		case b.signature.Len() > 0 && b.part.Type == messages.PartThinking:
 			a.begin(b)
 		default:
 			b.done = true
@@ -178,6 +182,7 @@ func (a *Assembler) End(b *Block) {
 		}
 	}
 	b.done = true
+	b.part.Signature = b.signature.String()
 	if b.part.Type == messages.PartToolCall {
 		b.part.Arguments = b.text.String()
 		b.part.Call = messages.CallPending

@@ -70,11 +70,9 @@ func JoinURL(base, path string) (string, error) {
 		return "", errors.New("base URL cannot be read") // the URL may hold a secret
 	}
 	path = "/" + strings.Trim(path, "/")
-	have := strings.TrimRight(u.Path, "/")
-	if !strings.HasSuffix(have, path) {
-		have += path
+	if !strings.HasSuffix(strings.TrimRight(u.Path, "/"), path) {
+		u = u.JoinPath(path)
 	}
-	u.Path, u.RawPath = have, ""
 	return u.String(), nil
 }
 

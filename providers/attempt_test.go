@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -213,10 +214,10 @@ func TestACallerCanStopAtAnyPoint(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				time.AfterFunc(time.Second, cancel)
+				time.AfterFunc(500*time.Millisecond, cancel)
 				began := time.Now()
 				o := dialecttest.RunContext(ctx, t, plain{}, &http.Client{Transport: script}, request("http://provider.example"))
-				if f := o.Failed(t); f.Code != providers.CodeAborted || f.Retryable || time.Since(began) != time.Second {
+				if f := o.Failed(t); f.Code != providers.CodeAborted || f.Retryable || time.Since(began) != 500*time.Millisecond {
 					t.Errorf("%+v after %v", f, time.Since(began))
 				}
 			})
@@ -286,7 +287,7 @@ func TestNetworkFailures(t *testing.T) {
 	rst := httptest.NewServer(http.HandlerFunc(hijack(reset)))
 	defer rst.Close()
 	tlsServer := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	tlsServer.Config.ErrorLog = nil
+	tlsServer.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that must fail
 	tlsServer.StartTLS()
 	defer tlsServer.Close()
 	plainServer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -472,6 +473,7 @@ func TestJoinURL(t *testing.T) {
 		{"http://h/v1/chat/completions", "chat/completions", "http://h/v1/chat/completions"},
 		{"http://h/v1?api-version=2", "chat/completions", "http://h/v1/chat/completions?api-version=2"},
 		{" http://h/v1 ", "x", "http://h/v1/x"},
+		{"http://h/a%2Fb/", "x/y", "http://h/a%2Fb/x/y"},
 	} {
 		if got, err := providers.JoinURL(c.base, c.path); err != nil || got != c.want {
 			t.Errorf("%s + %s: %s %v", c.base, c.path, got, err)

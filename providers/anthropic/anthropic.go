@@ -82,17 +82,18 @@ func endpoint(base string) string {
 	return u
 }
 
+// maxBlocks bounds what is remembered of an answer that does not end.
+const maxBlocks = 10_000
+
 // stream reads one answer.
 type stream struct {
 	req    *messages.Request
 	blocks map[int]*block
-	calls  bool
 	reason string
 }
 
 type block struct {
-	*providers.Block
-	kind string
+	*providers.Block // nil for kinds that are skipped
 	// input is that of a call which came whole with its start.
 	input   string
 	written bool
@@ -181,7 +182,11 @@ func (s *stream) begin(a *providers.Assembler, e *event) {
 		a.Fail(&messages.Failure{Type: messages.FailStream, Message: "the provider began one block of its answer twice"})
 		return
 	}
-	b := &block{kind: e.Block.Type}
+	if len(s.blocks) >= maxBlocks {
+		a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the answer has too many parts"})
+		return
+	}
+	b := &block{}
 	s.blocks[e.Index] = b
 	switch e.Block.Type {
 	case "text":
@@ -195,7 +200,6 @@ func (s *stream) begin(a *providers.Assembler, e *event) {
 		b.Block = a.Begin(messages.Part{Type: messages.PartThinking, Redacted: true})
 		a.Sign(b.Block, e.Block.Data)
 	case "tool_use":
-		s.calls = true
 		b.Block = a.Begin(messages.Part{Type: messages.PartToolCall, CallID: e.Block.ID, Name: e.Block.Name})
 		if in := string(e.Block.Input); in != "" && in != "{}" && in != "null" {
 			b.input = in

@@ -126,11 +126,11 @@ func think(req *messages.Request, c compat, turns []providers.Turn[fragment]) (m
 		level = providers.Off
 	}
 	prompt := providers.EstimateTokens(req)
-	if level == providers.Off || c.ForceAdaptiveThinking {
-		return level, providers.FitRoom(req.Model, req.Options.MaxTokens, 0, prompt)
-	}
 	budget := providers.ThinkingBudget(level, req.Options.ThinkingBudgets)
 	room := providers.FitRoom(req.Model, req.Options.MaxTokens, budget, prompt)
+	if level == providers.Off || c.ForceAdaptiveThinking {
+		return level, room
+	}
 	last := turns[len(turns)-1]
 	if room.Budget < minBudget || last.Calls && !last.Body.thinks {
 		return providers.Off, providers.FitRoom(req.Model, req.Options.MaxTokens, 0, prompt)

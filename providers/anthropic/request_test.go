@@ -62,6 +62,7 @@ func TestFieldsOfTheBody(t *testing.T) {
 		{"a cap", `{}`, "", func(r *messages.Request) { r.Options.MaxTokens = 7 }, map[string]string{"max_tokens": "7"}},
 		{"nothing known", `{}`, "", func(r *messages.Request) { r.Model.MaxTokens, r.Model.ContextWindow = 0, 0 }, map[string]string{"max_tokens": "4096"}},
 		{"adaptive", `{"forceAdaptiveThinking":true}`, "high", nil, map[string]string{"thinking": `{"display":"summarized","type":"adaptive"}`, "output_config": `{"effort":"high"}`, "max_tokens": "64000"}},
+		{"adaptive with a cap", `{"forceAdaptiveThinking":true}`, "low", func(r *messages.Request) { r.Options.MaxTokens = 1000 }, map[string]string{"max_tokens": "3048"}},
 		{"adaptive minimal", `{"forceAdaptiveThinking":true}`, "minimal", nil, map[string]string{"output_config": `{"effort":"low"}`}},
 		{"adaptive by the model's word", `{"forceAdaptiveThinking":true}`, "high", func(r *messages.Request) {
 			w := "max"

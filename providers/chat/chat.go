@@ -49,6 +49,10 @@ func (Dialect) Stream(ctx context.Context, client *http.Client, req *messages.Re
 	}.Run(ctx, client, req, emit)
 }
 
+// maxRefusal is how much of a refusal's text is kept, in bytes: more than is
+// shown.
+const maxRefusal = 4 << 10
+
 // stream reads one answer.
 type stream struct {
 	req     *messages.Request
@@ -57,6 +61,7 @@ type stream struct {
 	byIndex map[int]*call
 	refusal strings.Builder
 	details []*detail // OpenRouter's reasoning_details
+	held    int       // bytes in details
 }
 
 // call is a tool call that is being written.
@@ -210,10 +215,16 @@ func (s *stream) delta(a *providers.Assembler, d *delta) {
 		}
 	}
 	for _, raw := range d.ReasoningDetails {
+		if s.held += len(raw); s.held > sse.MaxLine {
+			a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the answer's reasoning details are longer than 16 MiB"})
+			return
+		}
 		s.detail(raw)
 	}
 	s.content(a, d.Content)
-	s.refusal.WriteString(d.Refusal)
+	if s.refusal.Len() < maxRefusal {
+		s.refusal.WriteString(d.Refusal)
+	}
 	for i := range d.ToolCalls {
 		s.tool(a, &d.ToolCalls[i])
 	}

@@ -2,6 +2,7 @@ package chat
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -74,5 +75,34 @@ func TestATextAnswer(t *testing.T) {
 	if u == nil || u.Input != 60 || u.CacheRead != 40 || u.Output != 20 || u.Reasoning != 5 || u.TotalTokens != 120 ||
 		u.Cost.Total != 60e-6+20e-6+40e-6 {
 		t.Errorf("usage %+v", u)
+	}
+}
+
+// What is held back until the end must not grow without bounds.
+func TestWhatIsHeldBackIsBounded(t *testing.T) {
+	endless := func(delta string, times int) []string {
+		out := make([]string, times)
+		for i := range out {
+			out[i] = frame(delta)
+		}
+		return append(out, finish("stop"))
+	}
+	big := strings.Repeat("x", 1<<20)
+	f := answer(t, endless(`{"reasoning_details":[{"type":"reasoning.text","index":0,"text":"`+big+`"}]}`, 17)...).Failed(t)
+	if f.Type != messages.FailInvalidResponse {
+		t.Errorf("reasoning details: %+v", f)
+	}
+	var s stream
+	s.think.on = true
+	count := 0
+	for range 1000 {
+		s.think.split("\n", func(string) {}, func(d string) { count += len(d) })
+	}
+	if count < 1000-maxLead {
+		t.Errorf("white space: %d of 1000 were given out", count)
+	}
+	f = answer(t, append(endless(`{"refusal":"`+big+`"}`, 3)[:3], finish("stop"))...).Failed(t)
+	if f.Type != messages.FailContentFilter || len(f.Message) > 2000 {
+		t.Errorf("refusal: %.100s", f.Message)
 	}
 }

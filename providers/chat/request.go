@@ -60,7 +60,12 @@ func body(req *messages.Request, c compat) ([]byte, error) {
 		b.Set("usage", map[string]bool{"include": true})
 	}
 	if req.Options.MaxTokens > 0 || c.AsksForMaximum && req.Model.MaxTokens > 0 {
-		room := providers.FitRoom(req.Model, req.Options.MaxTokens, 0, providers.EstimateTokens(req))
+		// Reasoning counts as part of what is asked for here.
+		var budget int64
+		if req.Model.Reasoning {
+			budget = providers.ThinkingBudget(req.Thinking, req.Options.ThinkingBudgets)
+		}
+		room := providers.FitRoom(req.Model, req.Options.MaxTokens, budget, providers.EstimateTokens(req))
 		b.Set(c.MaxTokensField, room.MaxTokens)
 	}
 	// OpenAI's reasoning models refuse any temperature but their own.

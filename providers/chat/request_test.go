@@ -54,6 +54,8 @@ func TestFieldsOfTheBody(t *testing.T) {
 			map[string]string{"max_tokens": "7"}},
 		{"a cap above the maximum", "https://example.com", "", func(r *messages.Request) { r.Options.MaxTokens, r.Model.MaxTokens = 70, 50 },
 			map[string]string{"max_tokens": "50"}},
+		{"thinking on top of a cap", "https://api.openai.com/v1", "", func(r *messages.Request) { reasoning(r); r.Options.MaxTokens = 1000 },
+			map[string]string{"max_completion_tokens": "17384"}},
 		{"the model's maximum", "https://example.com", "", func(r *messages.Request) { r.Model.MaxTokens = 50 }, map[string]string{"max_tokens": "50"}},
 		{"no maximum where it counts against limits", "https://api.groq.com/openai/v1", "", func(r *messages.Request) { r.Model.MaxTokens = 50 },
 			map[string]string{"max_completion_tokens": "", "max_tokens": ""}},

@@ -8,6 +8,8 @@ import (
 const (
 	thinkOpen  = "<think>"
 	thinkClose = "</think>"
+	// maxLead is how much white space may come before the opening tag.
+	maxLead = 256
 )
 
 // thinkSplitter tells thinking from text where a server sends both as text,
@@ -39,7 +41,7 @@ func (t *thinkSplitter) split(delta string, thinking, answer func(string)) {
 		switch {
 		case strings.HasPrefix(trimmed, thinkOpen):
 			t.state, t.held = thinkInside, trimmed[len(thinkOpen):]
-		case strings.HasPrefix(thinkOpen, trimmed):
+		case strings.HasPrefix(thinkOpen, trimmed) && len(t.held) <= maxLead:
 			return // still open, "" too
 		default:
 			t.state = thinkAfter
