@@ -231,11 +231,11 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 	if err != nil {
 		return errors.Join(err, o.close())
 	}
-	var stopping atomic.Bool
-	srv := serveHTTP(l, refuseWhen(&stopping, o.system.Handler(effectrpc.AcceptOptions{TrustHost: true}, true)))
+	var door door
+	srv := serveHTTP(l, door.guard(o.system.Handler(effectrpc.AcceptOptions{TrustHost: true}, true)))
 	ready()
-	g.untilIdle(ctx, o, loads, grace)
-	stopping.Store(true)
+	untilIdle(ctx, o, &door, loads, grace)
+	door.closed.Store(true)
 	err = o.close()
 	err = errors.Join(err, p.Remove(), srv.Close())
 	return err
@@ -243,7 +243,7 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 
 // untilIdle returns when the owner should end: nobody needs it, another one
 // is to take over, a signal came, or its actors cannot go on.
-func (g *global) untilIdle(ctx context.Context, o *owner, loads <-chan actors.Load, grace time.Duration) {
+func untilIdle(ctx context.Context, o *owner, door *door, loads <-chan actors.Load, grace time.Duration) {
 	// The client that asked for this start has not connected yet.
 	idle := time.NewTimer(max(grace, firstClient))
 	defer idle.Stop()
@@ -260,7 +260,10 @@ func (g *global) untilIdle(ctx context.Context, o *owner, loads <-chan actors.Lo
 		case <-leaving:
 			takeover, leaving = true, nil
 		case <-idle.C:
-			return
+			if door.closeIfEmpty() {
+				return
+			}
+			idle.Reset(firstClient) // somebody has just come in
 		case <-ctx.Done():
 			return
 		case <-o.system.Failed():
@@ -275,11 +278,29 @@ func (g *global) untilIdle(ctx context.Context, o *owner, loads <-chan actors.Lo
 // firstClient is how long an owner waits for the client that started it.
 const firstClient = 5 * time.Second
 
-// refuseWhen answers 503 once the owner is stopping: clients take that for
+// door counts who is inside, so that an owner without work never shuts out
+// somebody who has just come in. Closed, it answers 503, which clients take for
 // nobody being there.
-func refuseWhen(stopping *atomic.Bool, h http.Handler) http.Handler {
+type door struct {
+	inside atomic.Int64
+	closed atomic.Bool
+}
+
+// closeIfEmpty closes the door unless somebody is inside.
+func (d *door) closeIfEmpty() bool {
+	d.closed.Store(true)
+	if d.inside.Load() > 0 {
+		d.closed.Store(false)
+		return false
+	}
+	return true
+}
+
+func (d *door) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if stopping.Load() {
+		d.inside.Add(1)
+		defer d.inside.Add(-1)
+		if d.closed.Load() {
 			http.Error(w, "going down", http.StatusServiceUnavailable)
 			return
 		}

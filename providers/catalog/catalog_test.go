@@ -191,7 +191,7 @@ func TestModelsThatTheOfflineGuideNamesExist(t *testing.T) {
 	}}}
 	offline.Dialect{}.Stream(t.Context(), nil, req, func(e messages.StreamEvent) { text.WriteString(e.Delta) })
 	named := regexp.MustCompile(`--model (\S+)`).FindAllStringSubmatch(text.String(), -1)
-	if len(named) < 2 {
+	if len(named) == 0 {
 		t.Fatalf("names %v", named)
 	}
 	for _, m := range named {
