@@ -21,6 +21,7 @@ import (
 // Hidden modes of the test binary beside the supervisor's.
 const (
 	forkerArg = "__test-forker"
+	rootArg   = "__test-root"
 	serverArg = "__test-server"
 )
 
@@ -30,6 +31,8 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
+		case rootArg:
+			becomeRoot(os.Args[2])
 		case forkerArg:
 			forkForEver(os.Args[2])
 		case serverArg:

@@ -35,7 +35,8 @@
 // # Limits
 //
 // A command of the same user that kills supervisor and server at one stroke
-// escapes. On other systems than Linux there is no supervisor and everything
+// escapes. A process that became another user (sudo) cannot be signalled, unless
+// we are root: it counts as ended after the sweeps. On other systems than Linux there is no supervisor and everything
 // here is best effort: process groups on macOS and the BSDs (a process that
 // leaves its group escapes), a job object on Windows, compiled but not tested.
 package supervisor

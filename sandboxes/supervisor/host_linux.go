@@ -512,19 +512,25 @@ func (c *crew) sweep() {
 			}
 		})
 	}
-	for clean := 0; clean < serverLooks; time.Sleep(serverPause) {
-		clean++
-		adopted(func(int) { clean = 0 })
-		if clean == 0 {
-			strike(adopted)
-		}
+	for clean, try := 0, 0; clean < serverLooks; try++ {
+		strike(adopted)
 		// Others wait for children of this process too, which makes the
 		// kernel's list skip some; the table of all processes does not.
+		var left []int
 		for _, pid := range parents()[os.Getpid()] {
 			if hasMark(pid, c.mark) {
-				clean = 0
+				left = append(left, pid)
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 			}
 		}
+		clean++
+		if len(left) > 0 {
+			clean = 0
+			if try > sweepTries && beyond(left) {
+				c.log.Warn("processes of commands cannot be ended", "pids", left)
+				return
+			}
+		}
+		time.Sleep(serverPause)
 	}
 }

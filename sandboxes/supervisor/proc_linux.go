@@ -82,6 +82,22 @@ func eachListed(path string, visit func(child int)) {
 	}
 }
 
+// beyond tells whether nothing more can be done about the roots and all below:
+// each has ended, ends with the disk or device that it waits for, or belongs to
+// another user.
+func beyond(roots []int) bool {
+	for _, pid := range forest(roots) {
+		if unix.Kill(pid, 0) == unix.EPERM {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err == nil && !bytes.ContainsAny(stateInStat(b), "DZX") {
+			return false
+		}
+	}
+	return true
+}
+
 // parents maps every process of the machine to its children.
 func parents() map[int][]int {
 	d, err := os.Open("/proc")
@@ -107,20 +123,32 @@ func parents() map[int][]int {
 	return m
 }
 
-// parentInStat finds the parent's id in the text of /proc/<pid>/stat: the
-// second field behind the command name, which stands in parentheses and may
-// itself hold spaces and parentheses.
+// parentInStat finds the parent's id in the text of /proc/<pid>/stat.
 func parentInStat(b []byte) (int, bool) {
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return 0, false
-	}
-	f := bytes.Fields(b[i+1:])
+	f := statFields(b)
 	if len(f) < 2 {
 		return 0, false
 	}
 	n, err := strconv.Atoi(string(f[1]))
 	return n, err == nil && n >= 0
+}
+
+// stateInStat finds the letter of the process's state there.
+func stateInStat(b []byte) []byte {
+	if f := statFields(b); len(f) > 0 {
+		return f[0]
+	}
+	return nil
+}
+
+// statFields are the fields behind the command name, which stands in
+// parentheses and may itself hold spaces and parentheses.
+func statFields(b []byte) [][]byte {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return nil
+	}
+	return bytes.Fields(b[i+1:])
 }
 
 // forest lists roots and everything below them, parents before children: a

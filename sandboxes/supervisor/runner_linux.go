@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +53,11 @@ func serveCommands() {
 			// Beside this loop, which must see the end of the server. The
 			// command may have ended while this was under way.
 			if which := r.tree.current(); r.isCurrent(f.id) {
-				go r.tree.end(which, termGrace)
+				go func() {
+					if !r.tree.end(which, termGrace) {
+						os.Exit(1) // what is out of reach is the supervisor's to report
+					}
+				}()
 			}
 		}
 		closeAll(fds)

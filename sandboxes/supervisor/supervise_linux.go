@@ -111,13 +111,18 @@ func (n *nursery) sweepOrphans() {
 		ended := n.ended
 		n.ended = nil
 		n.tree.mu.Unlock()
-		for clean := 0; clean < cleanLooks; {
+		for clean, try := 0, 0; clean < cleanLooks; try++ {
 			n.tree.mu.Lock()
 			clean++
-			n.eachOrphan(func(int) { clean = 0 })
-			if clean == 0 {
+			var left []int
+			n.eachOrphan(func(pid int) { left = append(left, pid) })
+			if len(left) > 0 {
+				clean = 0
 				strike(n.eachOrphan)
 				n.tree.collect()
+				if try > sweepTries && beyond(left) {
+					clean = cleanLooks
+				}
 			}
 			n.tree.mu.Unlock()
 			if clean == 0 {

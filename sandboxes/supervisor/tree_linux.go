@@ -13,6 +13,10 @@ import (
 // become zombies, short against the 400 ms that a sweep has.
 const sweepPause = time.Millisecond
 
+// sweepTries is how many strikes come before the question whether what is left
+// can be ended at all.
+const sweepTries = 5
+
 // tree is everything below this process, which must be a child subreaper and
 // wait for its children nowhere else.
 type tree struct {
@@ -106,9 +110,9 @@ func (t *tree) current() <-chan struct{} {
 }
 
 // end asks the tree that which stands for to end, and makes it end after the
-// grace. When it returns, nothing of it runs. What was started after the tree
-// had ended is left alone.
-func (t *tree) end(which <-chan struct{}, grace time.Duration) {
+// grace. When it returns true, nothing of it runs; false means that the rest is
+// out of reach. What was started after the tree had ended is left alone.
+func (t *tree) end(which <-chan struct{}, grace time.Duration) bool {
 	t.ending.Lock()
 	defer t.ending.Unlock()
 	t.mu.Lock()
@@ -118,18 +122,23 @@ func (t *tree) end(which <-chan struct{}, grace time.Duration) {
 	t.mu.Unlock()
 	select {
 	case <-which:
+		return true
 	case <-time.After(grace):
-		t.sweep(which)
+		return t.sweep(which)
 	}
 }
 
-// sweep strikes until the tree that which stands for has ended.
-func (t *tree) sweep(which <-chan struct{}) {
-	for !isClosed(which) {
+// sweep strikes until the tree that which stands for has ended, as end does.
+func (t *tree) sweep(which <-chan struct{}) bool {
+	for try := 0; !isClosed(which); try++ {
 		t.mu.Lock()
 		if t.empty == which && t.busy {
 			strike(eachOwnChild)
 			t.collect()
+			if try > sweepTries && t.busy && beyond(ownChildren()) {
+				t.mu.Unlock()
+				return false
+			}
 		}
 		t.mu.Unlock()
 		select {
@@ -137,6 +146,7 @@ func (t *tree) sweep(which <-chan struct{}) {
 		case <-time.After(sweepPause):
 		}
 	}
+	return true
 }
 
 func ownChildren() []int { return childrenOf(os.Getpid()) }
