@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -262,6 +263,9 @@ type HandoverSession struct {
 	Title     string `json:"title"`
 }
 
+// maxIDBytes bounds ids that clients bring.
+const maxIDBytes = 256
+
 // MaxPromptBytes bounds the text of one prompt. Larger material belongs into
 // a file that the model can read.
 const MaxPromptBytes = 8 << 20
@@ -293,8 +297,8 @@ func (p Prompt) Validate() error {
 	if n > MaxPromptBytes {
 		return errors.New("text: prompt is over 8 MiB")
 	}
-	if len(p.ID) > 256 {
-		return errors.New("id: expected at most 256 bytes")
+	if len(p.ID) > maxIDBytes || strings.ContainsFunc(p.ID, unicode.IsControl) {
+		return errors.New("id: expected at most 256 bytes without control characters")
 	}
 	return nil
 }

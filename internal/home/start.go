@@ -91,6 +91,7 @@ func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	}
 	defer report.Close()
 	c := exec.Command(argv[0], argv[1:]...)
+	c.Args[0] = "codework" // in the list of processes
 	c.Dir, c.Env = string(os.PathSeparator), env
 	c.Stdout, c.Stderr = log, log
 	c.ExtraFiles = []*os.File{child}

@@ -197,7 +197,7 @@ func Encode(v any) (json.RawMessage, error) {
 	if v == nil {
 		return json.RawMessage("null"), nil
 	}
-	b, err := json.Marshal(v)
+	b, err := messages.JSON(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
