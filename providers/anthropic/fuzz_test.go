@@ -31,3 +31,18 @@ func FuzzStream(f *testing.F) {
 		}
 	})
 }
+
+// What one delta costs, from the bytes to the event.
+func BenchmarkDelta(b *testing.B) {
+	const deltas = 1000
+	body := events(start, opened(0, `{"type":"text","text":""}`)) +
+		strings.Repeat(events(grow(0, `{"type":"text_delta","text":" word"}`)), deltas) +
+		events(closed(0), ended("end_turn"), stop)
+	client := &http.Client{Transport: canned(body)}
+	req := request("http://provider.example")
+	b.ReportAllocs()
+	for b.Loop() {
+		Dialect{}.Stream(context.Background(), client, req, func(messages.StreamEvent) {})
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/deltas, "ns/delta")
+}

@@ -8,6 +8,7 @@
 package chat
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,6 +53,10 @@ func (Dialect) Stream(ctx context.Context, client *http.Client, req *messages.Re
 // maxRefusal is how much of a refusal's text is kept, in bytes: more than is
 // shown.
 const maxRefusal = 4 << 10
+
+// maxDetails bounds the reasoning details that are kept until the end: the
+// longest reasoning is a tenth of it.
+const maxDetails = 4 << 20
 
 // stream reads one answer.
 type stream struct {
@@ -130,12 +135,12 @@ type usage struct {
 }
 
 func (s *stream) event(a *providers.Assembler, e sse.Event) {
-	switch data := strings.TrimSpace(string(e.Data)); {
-	case data == "":
-	case data == "[DONE]":
+	switch data := bytes.TrimSpace(e.Data); string(data) {
+	case "":
+	case "[DONE]":
 		a.Finish()
 	default:
-		s.chunk(a, []byte(data), e.Type == "error")
+		s.chunk(a, data, e.Type == "error")
 	}
 }
 
@@ -215,8 +220,8 @@ func (s *stream) delta(a *providers.Assembler, d *delta) {
 		}
 	}
 	for _, raw := range d.ReasoningDetails {
-		if s.held += len(raw); s.held > sse.MaxLine {
-			a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the answer's reasoning details are longer than 16 MiB"})
+		if s.held += len(raw); s.held > maxDetails {
+			a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the answer's reasoning details are longer than 4 MiB"})
 			return
 		}
 		s.detail(raw)

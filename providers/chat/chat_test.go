@@ -88,7 +88,7 @@ func TestWhatIsHeldBackIsBounded(t *testing.T) {
 		return append(out, finish("stop"))
 	}
 	big := strings.Repeat("x", 1<<20)
-	f := answer(t, endless(`{"reasoning_details":[{"type":"reasoning.text","index":0,"text":"`+big+`"}]}`, 17)...).Failed(t)
+	f := answer(t, endless(`{"reasoning_details":[{"type":"reasoning.text","index":0,"text":"`+big+`"}]}`, 5)...).Failed(t)
 	if f.Type != messages.FailInvalidResponse {
 		t.Errorf("reasoning details: %+v", f)
 	}
@@ -101,7 +101,7 @@ func TestWhatIsHeldBackIsBounded(t *testing.T) {
 	if count < 1000-maxLead {
 		t.Errorf("white space: %d of 1000 were given out", count)
 	}
-	f = answer(t, append(endless(`{"refusal":"`+big+`"}`, 3)[:3], finish("stop"))...).Failed(t)
+	f = answer(t, endless(`{"refusal":"`+big+`"}`, 2)...).Failed(t)
 	if f.Type != messages.FailContentFilter || len(f.Message) > 2000 {
 		t.Errorf("refusal: %.100s", f.Message)
 	}

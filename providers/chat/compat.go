@@ -55,6 +55,9 @@ type compat struct {
 	PromptCacheKey bool `json:"supportsPromptCacheKey"`
 	// SupportsLongCacheRetention false never asks for a day.
 	SupportsLongCacheRetention bool `json:"supportsLongCacheRetention"`
+	// CacheControlFormat "anthropic" marks the system prompt, the last tool and
+	// the last user message for a cache that keeps only what is marked.
+	CacheControlFormat string `json:"cacheControlFormat"`
 	// SendSessionAffinityHeaders names the session in headers, for services
 	// that route by it to find their cache again.
 	SendSessionAffinityHeaders bool `json:"sendSessionAffinityHeaders"`

@@ -71,3 +71,18 @@ func FuzzThink(f *testing.F) {
 		}
 	})
 }
+
+// What one delta costs, from the bytes to the event.
+func BenchmarkDelta(b *testing.B) {
+	const deltas = 1000
+	body := dialecttest.Data(frame(`{"role":"assistant","content":""}`)) +
+		strings.Repeat(dialecttest.Data(`{"id":"c1","object":"chat.completion.chunk","created":1700000000,"model":"served","system_fingerprint":"fp","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}`), deltas) +
+		dialecttest.Data(finish("stop"), "[DONE]")
+	client := &http.Client{Transport: canned{"text/event-stream", body}}
+	req := request("http://provider.example")
+	b.ReportAllocs()
+	for b.Loop() {
+		Dialect{}.Stream(context.Background(), client, req, func(messages.StreamEvent) {})
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/deltas, "ns/delta")
+}

@@ -43,10 +43,15 @@ func body(req *messages.Request, c compat) ([]byte, error) {
 	b := providers.NewBody(req, size+len(tools))
 
 	b.String("model", providers.ModelID(req.Model))
-	b.Write("messages", func(dst []byte) []byte { return appendMessages(dst, req, c, turns) })
+	mark := cacheMark(req, c)
+	b.Write("messages", func(dst []byte) []byte { return appendMessages(dst, req, c, turns, mark) })
 	if len(tools) > 0 { // some servers refuse an empty list
 		b.Write("tools", func(dst []byte) []byte {
-			return append(append(append(dst, '['), tools...), ']')
+			dst = append(append(dst, '['), tools...)
+			if mark != "" {
+				dst = append(append(dst[:len(dst)-1], mark...), '}')
+			}
+			return append(dst, ']')
 		})
 		if c.ZAIToolStream {
 			b.Set("tool_stream", true)
@@ -130,7 +135,18 @@ func thinking(b *providers.Body, req *messages.Request, c compat) {
 	}
 }
 
-func appendMessages(dst []byte, req *messages.Request, c compat, turns []providers.Turn[fragment]) []byte {
+// cacheMark is the field that marks what a cache shall keep; "" for none.
+func cacheMark(req *messages.Request, c compat) string {
+	switch {
+	case c.CacheControlFormat != "anthropic", req.Options.CacheRetention == messages.CacheNone:
+		return ""
+	case req.Options.CacheRetention == messages.CacheLong && c.SupportsLongCacheRetention:
+		return `,"cache_control":{"type":"ephemeral","ttl":"1h"}`
+	}
+	return `,"cache_control":{"type":"ephemeral"}`
+}
+
+func appendMessages(dst []byte, req *messages.Request, c compat, turns []providers.Turn[fragment], mark string) []byte {
 	dst = append(dst, '[')
 	first := true
 	next := func() {
@@ -146,35 +162,52 @@ func appendMessages(dst []byte, req *messages.Request, c compat, turns []provide
 			role = "developer"
 		}
 		dst = append(dst, `{"role":"`+role+`","content":`...)
-		dst = append(providers.AppendString(dst, req.System), '}')
+		if mark == "" {
+			dst = providers.AppendString(dst, req.System)
+		} else {
+			dst = append(dst, `[{"type":"text","text":`...)
+			dst = append(append(providers.AppendString(dst, req.System), mark...), `}]`...)
+		}
+		dst = append(dst, '}')
+	}
+	// The last turn with words of the user is the one that is marked.
+	last := -1
+	for i, t := range turns {
+		if len(t.Body.user) > 0 {
+			last = i
+		}
 	}
 	// User turns that follow each other become one message: the templates of
 	// many models insist on turns that alternate.
 	var user []piece
-	flush := func() {
+	flush := func(mark string) {
 		if len(user) > 0 {
 			next()
-			dst = appendUser(dst, user)
+			dst = appendUser(dst, user, mark)
 			user = user[:0]
 		}
 	}
-	for _, t := range turns {
+	for i, t := range turns {
 		if t.Role == messages.RoleAssistant {
-			flush()
+			if i > last {
+				flush(mark)
+			} else {
+				flush("")
+			}
 			next()
 			dst = append(dst, t.Body.body...)
 		}
 		user = append(user, t.Body.user...)
 	}
-	flush()
+	flush(mark)
 	return append(dst, ']')
 }
 
 // appendUser writes a user message, as a plain string when it is only text:
-// not every server knows parts.
-func appendUser(dst []byte, pieces []piece) []byte {
+// not every server knows parts. A mark goes into the last part.
+func appendUser(dst []byte, pieces []piece, mark string) []byte {
 	dst = append(dst, `{"role":"user","content":`...)
-	text := true
+	text := mark == ""
 	for _, p := range pieces {
 		text = text && p.text
 	}
@@ -199,6 +232,9 @@ func appendUser(dst []byte, pieces []piece) []byte {
 		} else {
 			dst = append(dst, p.raw...)
 		}
+	}
+	if mark != "" {
+		dst = append(append(dst[:len(dst)-1], mark...), '}')
 	}
 	return append(dst, ']', '}')
 }

@@ -241,6 +241,32 @@ func TestMessagesInTheServersForm(t *testing.T) {
 	}
 }
 
+func TestMarksForACacheThatWantsThem(t *testing.T) {
+	req := with("https://openrouter.ai/api/v1", `{"cacheControlFormat":"anthropic"}`)
+	req.System = "be"
+	req.Tools = []messages.ToolDefinition{{Name: "f"}, {Name: "g"}}
+	req.Messages = append(req.Messages, assistant(messages.Part{Type: messages.PartText, Text: "b"}),
+		messages.Message{ID: "2", Role: messages.RoleUser, Parts: []messages.Part{{Type: messages.PartText, Text: "c"}}}, func() messages.Message {
+			m := assistant(called("c", "done"))
+			m.ID = "b"
+			return m
+		}())
+	const mark = `"cache_control":{"type":"ephemeral"}`
+	want := `[{"role":"system","content":[{"type":"text","text":"be",` + mark + `}]},{"role":"user","content":"hello"},{"role":"assistant","content":"b"},` +
+		`{"role":"user","content":[{"type":"text","text":"c",` + mark + `}]},` +
+		`{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"done"}]`
+	if got := string(encoded(t, req).all["messages"]); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := encoded(t, req).Tools; strings.Contains(string(got[0]), mark) || !strings.Contains(string(got[1]), mark) {
+		t.Errorf("%s", got)
+	}
+	req.Options.CacheRetention = messages.CacheNone
+	if raw, _ := body(req, compatOf(req.Model)); strings.Contains(string(raw), "cache_control") {
+		t.Errorf("%s", raw)
+	}
+}
+
 // strict refuses what the strictest servers of this protocol do.
 func strict(raw []byte, idForm *regexp.Regexp) error {
 	if !utf8.Valid(raw) {
