@@ -208,3 +208,46 @@ func FuzzServer(f *testing.F) {
 		}
 	})
 }
+
+// FuzzClient: whatever a server sends, the client ends in good order, and what
+// was in flight ends with it.
+func FuzzClient(f *testing.F) {
+	f.Add([]byte(strings.Join(frameSeeds, "\n")+"\n"), uint8(255))
+	f.Add([]byte(chunk("1", "1", "2")+"\n"+chunk("0", "1")+"\n"+success("1", "null")+"\n"), uint8(3))
+	f.Fuzz(func(t *testing.T, bytes []byte, size uint8) {
+		near, far := Pipe()
+		c := NewClient(near, ClientOptions{MaxLineBytes: 4096})
+		called := make(chan error, 1)
+		go func() { called <- c.Call(within(t), "call", nil, nil) }()
+		stream, err := c.Stream(within(t), "stream", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan struct{})
+		go func() { // the server reads, so that the client can write
+			defer close(read)
+			for {
+				if _, err := far.Read(); err != nil {
+					return
+				}
+			}
+		}()
+		for rest := bytes; len(rest) > 0; {
+			n := min(len(rest), int(size)+1)
+			if far.Write(rest[:n]) != nil {
+				break // the client has had enough
+			}
+			rest = rest[n:]
+		}
+		_ = far.Close(CloseGoingAway, "")
+		<-c.Done()
+		<-read
+		<-called // with whatever the server said, or the loss
+		if _, err := readAll(within(t), stream); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("stream ended with %v", err)
+		}
+		if err := c.Err(); !errors.Is(err, ErrConnectionLost) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
