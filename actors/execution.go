@@ -325,6 +325,7 @@ func (s *session) onStreamError(ev messages.StreamEvent) {
 		f = &messages.Failure{Type: messages.FailUnknown, Message: "the provider gave no reason"}
 	}
 	f = x.ex.redact(f)
+	f.Model = x.ex.Model.Ref().String()
 	if x.stage == streaming {
 		s.recordFailedMessage(messages.EntryAborted, "error", f, ev.Message)
 	}

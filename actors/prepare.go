@@ -100,6 +100,7 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	}
 	key, _, failure := credentials.Resolve(m, block.APIKey, lookup, w.Credentials)
 	if failure != nil {
+		failure.Model = ref.String()
 		return failure
 	}
 	level := block.ThinkingLevel

@@ -14,7 +14,8 @@ type Failure struct {
 	Status  int    `json:"status,omitempty"` // HTTP status of the provider, if there was one
 	Code    string `json:"code,omitempty"`   // the provider's own code, or one of the Code constants
 	Request string `json:"requestId,omitempty"`
-	Hint    string `json:"hint,omitempty"` // what a person can do about it
+	Hint    string `json:"hint,omitempty"`  // what a person can do about it
+	Model   string `json:"model,omitempty"` // provider/id of the model that was asked
 
 	// Retryable and RetryAfter steer the retry of a turn; they are not part
 	// of the recorded failure.

@@ -74,8 +74,9 @@ func (o *output) rule(name string) {
 
 // header says in which session and where the work happens.
 func (o *output) header(info messages.SessionInfo) {
+	again := o.session == info.ID
 	o.session = info.ID
-	if o.quiet {
+	if o.quiet || again {
 		return
 	}
 	o.say("session", info.ID)
@@ -236,7 +237,7 @@ func (o *output) end(w *watch, err error) error {
 	return o.explain(err)
 }
 
-// fail ends a run that has not got to work.
+// fail ends a run whose work nobody can follow any more.
 func (o *output) fail(err error) error {
 	if o.format != "text" {
 		return o.endJSON(&watch{}, err)
@@ -364,8 +365,8 @@ func (o *output) explainFailure(f *messages.Failure) error {
 			p.err, p.fields = errors.New(file), []field{{"detail", detail}}
 		}
 	}
-	if strings.HasPrefix(f.Type, "provider-") && o.model != "" {
-		p.err = fmt.Errorf("%s: %w", o.model, f)
+	if strings.HasPrefix(f.Type, "provider-") && f.Model != "" {
+		p.err = fmt.Errorf("%s: %w", f.Model, f)
 	}
 	return p
 }

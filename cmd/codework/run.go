@@ -219,23 +219,50 @@ func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error 
 		}
 	}
 	out := newOutput(g, f.format)
+	p.ID, p.Delivery = messages.NewMessageID(), messages.Delivery(f.delivery)
+	for try := 1; ; try++ {
+		w, err := f.attempt(ctx, g, out, p)
+		switch {
+		case !lostOwner(err):
+			return out.end(w, err)
+		case w.admitted:
+			return out.fail(g.ownerDied(ctx, w.session))
+		case try == connectTries:
+			return out.fail(err)
+		}
+		// The owner ended before it had the prompt: the next one gets it, and
+		// the session, if there is one already.
+		if w.session != "" {
+			f.session, f.latest = w.session, false
+		}
+	}
+}
+
+// connectTries is how many owners may end under a run before it has sent its
+// prompt.
+const connectTries = 5
+
+// lostOwner tells whether a call failed because the owner ended.
+func lostOwner(err error) bool {
+	var refused *messages.Refused
+	return errors.Is(err, client.ErrConnectionLost) || errors.As(err, &refused) && refused.Name == messages.RefusedShutdown
+}
+
+// attempt connects, finds or makes the session and follows the prompt.
+func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messages.Prompt) (*watch, error) {
+	w := &watch{out: out, prompt: p.ID, session: f.session}
 	c, closeClient, err := g.connect(ctx)
 	if err != nil {
-		return out.fail(err)
+		return w, err
 	}
 	defer closeClient()
 	info, err := f.open(ctx, c)
 	if err != nil {
-		return out.fail(err)
+		return w, err
 	}
 	out.header(info)
-	p.SessionID, p.ID, p.Delivery = info.ID, messages.NewMessageID(), messages.Delivery(f.delivery)
-	w := &watch{client: c, out: out, session: info.ID, prompt: p.ID}
-	err = w.follow(ctx, p, f.timeout)
-	if errors.Is(err, client.ErrConnectionLost) {
-		return out.fail(g.ownerDied(ctx, info.ID))
-	}
-	return out.end(w, err)
+	w.client, w.session, p.SessionID = c, info.ID, info.ID
+	return w, w.follow(ctx, p, f.timeout)
 }
 
 // open finds or makes the session.

@@ -17,11 +17,11 @@ type watch struct {
 	session string
 	prompt  string
 
-	active  bool   // the prompt's exchange runs
-	message string // the assistant message being printed
-	status  string // succeeded, failed, interrupted; "" while it runs
-	failure *messages.Failure
-	reason  string // of an interruption
+	admitted bool   // the prompt is on disk
+	active   bool   // its exchange runs
+	status   string // succeeded, failed, interrupted; "" while it runs
+	failure  *messages.Failure
+	reason   string // of an interruption
 }
 
 // errors that end a run without the work having failed.
@@ -44,6 +44,7 @@ func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Durati
 		}
 		return err
 	}
+	w.admitted = true
 	work := ctx
 	if limit > 0 {
 		var stop context.CancelFunc
