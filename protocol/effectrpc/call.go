@@ -238,10 +238,4 @@ func exitFor(err error) exit {
 	}
 }
 
-func dying(d *Defect) exit {
-	body, err := json.Marshal(d)
-	if err != nil {
-		body = quote(d.Message)
-	}
-	return exit{kind: exitDie, body: body}
-}
+func dying(d *Defect) exit { return exit{kind: exitDie, body: d.encode()} }

@@ -31,14 +31,13 @@ func (d *Defect) Error() string {
 
 // MarshalJSON writes a defect as {"name","message"}, or as a text when it has no
 // name; clients take the first for an error of their own language.
-func (d *Defect) MarshalJSON() ([]byte, error) {
+func (d *Defect) MarshalJSON() ([]byte, error) { return d.encode(), nil }
+
+func (d *Defect) encode() json.RawMessage {
 	if d.Name == "" {
-		return json.Marshal(d.Message)
+		return quote(d.Message)
 	}
-	return json.Marshal(struct {
-		Name    string `json:"name"`
-		Message string `json:"message"`
-	}{d.Name, d.Message})
+	return json.RawMessage(`{"name":` + string(quote(d.Name)) + `,"message":` + string(quote(d.Message)) + `}`)
 }
 
 // parseRemoteError reads the error of a Fail.

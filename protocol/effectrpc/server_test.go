@@ -188,6 +188,10 @@ func (s *testServer) handle(c *Call) {
 		})
 	case "broken stream":
 		c.Stream(func(context.Context, Batch) ([]json.RawMessage, error) { return nil, errors.New("disk on fire") })
+	case "refusing stream":
+		c.Stream(func(context.Context, Batch) ([]json.RawMessage, error) {
+			return nil, fmt.Errorf("subscribe: %w", &Defect{Name: "StoreError", Message: "full"})
+		})
 	case "panicking stream":
 		c.Stream(func(context.Context, Batch) ([]json.RawMessage, error) { panic("in the source") })
 	default:
@@ -292,6 +296,10 @@ func TestAnswersHaveTheExactShapeOfTheProtocol(t *testing.T) {
 		"id missing":               {`{"_tag":"Request","tag":"void","payload":{}}`, defect(`"Invalid request id: none"`)},
 		"id null":                  {request("null", "void", "{}"), defect(`"Invalid request id: null"`)},
 		"id object":                {request(`{"a":1}`, "void", "{}"), defect(`"Invalid request id: {\"a\":1}"`)},
+		"long unknown tag":         {`{"_tag":"` + strings.Repeat("漢", 1000) + `"}`, defect(`"Unknown request tag: ` + strings.Repeat("漢", 66) + `…"`)},
+		"long unknown method":      {request("6", strings.Repeat("x", 1000), `{}`), die("6", `"Unknown request tag: `+strings.Repeat("x", 200)+`…"`)},
+		"long id":                  {request(`"`+strings.Repeat("1", 2000)+`"`, "void", "{}"), defect(`"Invalid request id: \"` + strings.Repeat("1", 199) + `…"`)},
+		"refusing stream":          {request("11", "refusing stream", `{}`), die("11", `{"name":"StoreError","message":"full"}`)},
 		"id true":                  {request(`true`, "void", "{}"), defect(`"Invalid request id: true"`)},
 	} {
 		t.Run(name, func(t *testing.T) {
