@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"pgregory.net/rapid"
 )
 
 var update = flag.Bool("update", false, "write what the code gives into the files of expected output")
@@ -94,61 +96,115 @@ func FuzzEdit(f *testing.F) {
 			strings.Contains(file, "\ufeff") || strings.Contains(old+new, "\ufeff") {
 			t.Skip()
 		}
-		out, err := applyEdits(file, []replacement{{old, new}})
-		unixFile, unixOld, unixNew := unixLines(file), unixLines(old), unixLines(new)
-		exact := 0
-		if unixOld != "" {
-			exact = len(occurrences(unixFile, unixOld))
+		checkEdit(t, file, old, new)
+	})
+}
+
+// checkEdit holds the rule of FuzzEdit.
+func checkEdit(t interface{ Fatalf(string, ...any) }, file, old, new string) {
+	out, err := applyEdits(file, []replacement{{old, new}})
+	unixFile, unixOld, unixNew := unixLines(file), unixLines(old), unixLines(new)
+	exact := 0
+	if unixOld != "" {
+		exact = len(occurrences(unixFile, unixOld))
+	}
+	if err != nil {
+		switch {
+		case old == "", exact > 1 && strings.Contains(err.Error(), "occurs"):
+		case exact == 1 && strings.Contains(err.Error(), "equals") && unixOld == unixNew:
+		case exact == 1 && strings.Contains(err.Error(), "equals") && strings.Contains(unixOld+unixNew, "\r"):
+		case exact == 0:
+		default:
+			t.Fatalf("refused with %d exact matches: %v", exact, err)
 		}
-		if err != nil {
-			switch {
-			case old == "", exact > 1 && strings.Contains(err.Error(), "occurs"):
-			case exact == 1 && strings.Contains(err.Error(), "equals") && unixOld == unixNew:
-			case exact == 1 && strings.Contains(err.Error(), "equals") && strings.Contains(unixOld+unixNew, "\r"):
-			case exact == 0:
-			default:
-				t.Fatalf("refused with %d exact matches: %v", exact, err)
+		return
+	}
+	if out.forgiving != (exact == 0) || exact > 1 {
+		t.Fatalf("forgiving %v with %d exact matches", out.forgiving, exact)
+	}
+	if !out.forgiving {
+		at := strings.Index(unixFile, unixOld)
+		want := unixFile[:at] + unixNew + unixFile[at+len(unixOld):]
+		if !strings.Contains(want, "\r") && unixLines(out.content) != want {
+			t.Fatalf("got %q, want %q", out.content, want)
+		}
+		l := newLines(file)
+		head, tail := file[:l.rawIndex(at)], file[l.rawIndex(at+len(unixOld)):]
+		if !strings.HasPrefix(out.content, head) || !strings.HasSuffix(out.content, tail) || len(out.content) < len(head)+len(tail) {
+			t.Fatalf("bytes outside the edit changed: %q from %q", out.content, file)
+		}
+		return
+	}
+	// What lies in front of the first and behind the last line that
+	// changed is a part of the file in whole lines; what is between must
+	// be explained by the one match.
+	was := newForgiven(unixFile).text
+	needle := newForgiven(unixOld).text
+	if !strings.Contains(was, needle) || needle == "" {
+		t.Fatalf("%q is not in %q", needle, was)
+	}
+	found := false
+	core := strings.Trim(unixNew, " \t\n")
+	there := strings.Contains(unixLines(out.content), core) || strings.Contains(newForgiven(unixLines(out.content)).text, newForgiven(core).text)
+	for _, at := range occurrences(was, needle) {
+		begin := strings.Count(was[:at], "\n")
+		end := strings.Count(was[at+len(needle):], "\n")
+		lines := strings.SplitAfter(file, "\n")
+		head := strings.Join(lines[:begin], "")
+		tail := strings.Join(lines[len(lines)-end:], "")
+		if strings.HasPrefix(out.content, head) && strings.HasSuffix(out.content, tail) && there {
+			found = true
+		}
+	}
+	if !found && !hasMarks(unixNew) {
+		t.Fatalf("no match explains %q from %q by %q to %q", out.content, file, old, new)
+	}
+}
+
+// editAlphabet has everything that the forgiving form treats in its own way.
+var editAlphabet = []string{"a", "b", "a", "b", "\n", "\n", "\r\n", " ", "\t", "\"", "“", "”", "-", "–", "\u00a0", "ﬁ", "fi", "é", "e\u0301", "\u0301", "ＡＢ", "\u00a8", "\xff"}
+
+func textOf(n int) *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		return strings.Join(rapid.SliceOfN(rapid.SampledFrom(editAlphabet), 0, n).Draw(t, "parts"), "")
+	})
+}
+
+func TestEditsOfManyTexts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		file, old, new := textOf(20).Draw(t, "file"), textOf(4).Draw(t, "old"), textOf(4).Draw(t, "new")
+		if rapid.Bool().Draw(t, "there") { // as a model would type it
+			begin := rapid.IntRange(0, len(file)).Draw(t, "begin")
+			old = lookAlike.Replace(file[begin:rapid.IntRange(begin, len(file)).Draw(t, "end")])
+		}
+		if utf8.ValidString(old) && utf8.ValidString(new) {
+			checkEdit(t, file, old, new)
+		}
+	})
+}
+
+// TestSeveralEditsAreIndependent cuts a file of unlike lines into pieces and
+// replaces some of them, in any order: the result is that of replacing each.
+func TestSeveralEditsAreIndependent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var file, want strings.Builder
+		var edits []replacement
+		for i := range rapid.IntRange(1, 20).Draw(t, "pieces") {
+			piece := fmt.Sprintf("<%d>%s", i, rapid.SampledFrom([]string{"", "\r\n", "\n", " x "}).Draw(t, "end"))
+			file.WriteString(piece)
+			if rapid.Bool().Draw(t, "edited") {
+				new := rapid.SampledFrom([]string{"", "new", "<<>>"}).Draw(t, "new")
+				edits = append(edits, replacement{piece, new})
+				piece = new
 			}
+			want.WriteString(piece)
+		}
+		if len(edits) == 0 {
 			return
 		}
-		if out.forgiving != (exact == 0) || exact > 1 {
-			t.Fatalf("forgiving %v with %d exact matches", out.forgiving, exact)
-		}
-		if !out.forgiving {
-			at := strings.Index(unixFile, unixOld)
-			want := unixFile[:at] + unixNew + unixFile[at+len(unixOld):]
-			if !strings.Contains(want, "\r") && unixLines(out.content) != want {
-				t.Fatalf("got %q, want %q", out.content, want)
-			}
-			l := newLines(file)
-			head, tail := file[:l.rawIndex(at)], file[l.rawIndex(at+len(unixOld)):]
-			if !strings.HasPrefix(out.content, head) || !strings.HasSuffix(out.content, tail) || len(out.content) < len(head)+len(tail) {
-				t.Fatalf("bytes outside the edit changed: %q from %q", out.content, file)
-			}
-			return
-		}
-		// What lies in front of the first and behind the last line that
-		// changed is a part of the file in whole lines; what is between must
-		// be explained by the one match.
-		was := newForgiven(unixFile).text
-		needle := newForgiven(unixOld).text
-		if !strings.Contains(was, needle) || needle == "" {
-			t.Fatalf("%q is not in %q", needle, was)
-		}
-		found := false
-		is := newForgiven(unixLines(out.content)).text
-		for _, at := range occurrences(was, needle) {
-			begin := strings.Count(was[:at], "\n")
-			end := strings.Count(was[at+len(needle):], "\n")
-			lines := strings.SplitAfter(file, "\n")
-			head := strings.Join(lines[:begin], "")
-			tail := strings.Join(lines[len(lines)-end:], "")
-			if strings.HasPrefix(out.content, head) && strings.HasSuffix(out.content, tail) && strings.Contains(is, newForgiven(strings.Trim(unixNew, " \t\n")).text) {
-				found = true
-			}
-		}
-		if !found && !hasMarks(unixNew) {
-			t.Fatalf("no match explains %q from %q by %q to %q", out.content, file, old, new)
+		out, err := applyEdits(file.String(), rapid.Permutation(edits).Draw(t, "order"))
+		if err != nil || out.content != want.String() || out.forgiving {
+			t.Fatalf("%q: got %q, %v, want %q", file.String(), out.content, err, want.String())
 		}
 	})
 }
