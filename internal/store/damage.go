@@ -98,6 +98,8 @@ func (s *Store) inspectTables(dir string, tables, wals []string) (damage string,
 	switch {
 	case errors.Is(err, os.ErrNotExist) && len(tables) == 0:
 		return "", nil
+	case err != nil && strings.Contains(err.Error(), "unsupported version"): // there is no sentinel
+		return "", fmt.Errorf("%w: %s: %s", ErrNewer, dir, firstLine(err.Error()))
 	case err != nil && len(tables) == 0:
 		// It has nothing to list; Badger makes a new one.
 		s.log.Warn("session store: removed a useless file", "file", path, "why", firstLine(err.Error()))

@@ -264,8 +264,49 @@ func TestLostTableOrManifestIsSalvagedAndKept(t *testing.T) {
 	}
 }
 
-func TestEverythingLostOpensEmptyWithAWarning(t *testing.T) {
+func TestDatabaseOfANewerBadgerIsRefusedUntouched(t *testing.T) {
 	m := makeImage(t, true)
+	newer := append([]byte(nil), m[manifestName]...)
+	newer[7] = 99
+	dir := m.with(manifestName, newer).write(t)
+	if _, err := Open(context.Background(), Options{Dir: dir}); !errors.Is(err, ErrNewer) {
+		t.Errorf("open: %v", err)
+	}
+	for name, data := range m.with(manifestName, newer) {
+		if now, err := os.ReadFile(filepath.Join(dir, "badger", name)); err != nil || !bytes.Equal(now, data) {
+			t.Errorf("%s was changed; %v", name, err)
+		}
+	}
+}
+
+func TestFolderThatCannotBeReadIsAClearError(t *testing.T) {
+	dir := makeImage(t, true).write(t)
+	// A folder in place of a file is nothing that salvage gets around.
+	path := filepath.Join(dir, "badger", registryName)
+	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(context.Background(), Options{Dir: dir})
+	if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "move that folder away") {
+		t.Errorf("open: %v", err)
+	}
+}
+
+func TestEverythingLostOpensEmptyWithAWarning(t *testing.T) {
+	m := makeImage(t, false)
+	for name, data := range m {
+		for _, left := range []int{0, 1, logHeader, logHeader + 1, logHeader + 30} {
+			if !strings.HasSuffix(name, walSuffix) {
+				continue
+			}
+			s := open(t, Options{Dir: m.with(name, data[:left]).write(t)})
+			if list, err := s.List(context.Background(), messages.ListSessions{}); len(list) != 0 || err != nil {
+				t.Errorf("%d bytes left: %d sessions, %v", left, len(list), err)
+			}
+			mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 1)})
+		}
+	}
+	m = makeImage(t, true)
 	for name := range m {
 		if !strings.HasSuffix(name, tableSuffix) {
 			continue

@@ -282,8 +282,8 @@ func (m *model) append(t *rapid.T, s *Store) {
 // How many random histories run when nobody asks for a number. On a disk, each
 // opens the store some twenty times.
 const (
-	diskChecks   = 5
-	memoryChecks = 25
+	diskChecks   = 3
+	memoryChecks = 20
 )
 
 // limitChecks sets rapid's number of checks for one test, unless it was set on

@@ -232,6 +232,8 @@ func (s *Store) openError(err error) error {
 	switch {
 	case errors.As(err, &refused):
 		return refused
+	case errors.Is(err, ErrNewer):
+		return err
 	// Badger has no sentinel for it.
 	case errors.Is(err, ErrInUse), strings.Contains(text, "Cannot acquire directory lock"):
 		return fmt.Errorf("%w: %s", ErrInUse, s.where())

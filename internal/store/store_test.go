@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"codework/messages"
 
@@ -542,6 +543,39 @@ func TestBlobs(t *testing.T) {
 			t.Errorf("altered blob: %v", err)
 		}
 	})
+}
+
+func TestIdleClearsAwayWhatACrashLeft(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	name, err := s.PutBlob([]byte("image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, young := filepath.Join(dir, "blobs", blobTemp+"1"), filepath.Join(dir, "blobs", blobTemp+"2")
+	for _, path := range []string{old, young} {
+		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := time.Now().Add(-2 * blobTempAge)
+	if err := os.Chtimes(old, long, long); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 1)})
+	mustCommit(t, s, Batch{Session: "ses_a", Delete: true})
+	settle(t, s)
+	s.Idle(context.Background())
+	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("old leftover: %v", err)
+	}
+	if _, err := os.Stat(young); err != nil {
+		t.Errorf("a write under way lost its file: %v", err)
+	}
+	if _, err := s.Blob(name); err != nil {
+		t.Error(err)
+	}
+	mustCommit(t, s, Batch{Session: "ses_b", Record: session("ses_b", "B", 1)})
 }
 
 func TestSecondProcessIsToldTheStoreIsInUse(t *testing.T) {
