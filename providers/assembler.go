@@ -25,20 +25,22 @@ type Assembler struct {
 	digest string
 	emit   func(messages.StreamEvent)
 
-	started  bool
-	stopped  bool // the protocol's terminal event was seen
-	ended    bool // StreamDone or StreamError was emitted
-	stop     messages.StopReason
-	refusal  *messages.Failure
-	message  messages.Message
-	usage    messages.Usage
-	billing  Billing
-	hasUsage bool
-	bytes    int
-	blocks   []*Block
-	open     *Block // what Text and Thinking go on with
-	next     int
-	ids      map[string]bool
+	started bool
+	stopped bool // the protocol's terminal event was seen
+	ended   bool // StreamDone or StreamError was emitted
+	stop    messages.StopReason
+	refusal *messages.Failure
+	message messages.Message
+	// responseID is the whole of it; the message keeps no more than it should.
+	responseID string
+	usage      messages.Usage
+	billing    Billing
+	hasUsage   bool
+	bytes      int
+	blocks     []*Block
+	open       *Block // what Text and Thinking go on with
+	next       int
+	ids        map[string]bool
 }
 
 // Block is one part of the answer that is being written. A text or thinking
@@ -79,11 +81,12 @@ func (a *Assembler) Start() {
 // Response notes who answered. An id that differs from the one before breaks
 // the protocol and ends the answer; empty values say nothing.
 func (a *Assembler) Response(id, model string) {
-	if id != "" && a.message.ResponseID != "" && a.message.ResponseID != id {
+	if id != "" && a.responseID != "" && a.responseID != id {
 		a.Fail(&messages.Failure{Type: messages.FailStream, Message: "the answer's id changed within one stream"})
 		return
 	}
 	if id != "" {
+		a.responseID = id
 		a.message.ResponseID = bounded(id, maxCode)
 	}
 	if model != "" {

@@ -129,3 +129,17 @@ func TestAFailedAnswerTellsItsUsage(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+func TestALongResponseIDIsStillTheSame(t *testing.T) {
+	id := strings.Repeat("r", 1000)
+	m := assemble(t, func(a *providers.Assembler) {
+		a.Response(id, "")
+		a.Text("a")
+		a.Response(id, "")
+		a.Stop(messages.StopStop)
+		a.Finish()
+	}).Done(t)
+	if len(m.ResponseID) > 200 {
+		t.Errorf("kept %d bytes of it", len(m.ResponseID))
+	}
+}

@@ -52,8 +52,6 @@ type Attempt struct {
 	// Whole takes an answer that is one JSON document. Where it is nil such
 	// an answer is an error.
 	Whole func(a *Assembler, body []byte)
-	// Explain may refine the failure that an error answer was classified as.
-	Explain func(f *messages.Failure, header http.Header, body []byte)
 }
 
 var (
@@ -123,11 +121,7 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 			fail(ctx.Err())
 			return
 		}
-		f := Classify(req, ReadFault(resp.StatusCode, resp.Header, body))
-		if t.Explain != nil {
-			t.Explain(f, resp.Header, body)
-		}
-		a.Fail(f)
+		a.Fail(Classify(req, ReadFault(resp.StatusCode, resp.Header, body)))
 		return
 	}
 

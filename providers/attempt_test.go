@@ -358,7 +358,8 @@ func TestRedirectsDoNotCarryTheKeyAway(t *testing.T) {
 func TestErrorAnswers(t *testing.T) {
 	s := dialecttest.Serve(t, dialecttest.Status(503, map[string]string{"Retry-After": "1.5", "X-Request-Id": "req_1"}, `{"error":{"message":"Busy.","type":"overloaded"}}`))
 	o := dialecttest.Run(t, plain{}, s.Client(t), request(s.URL))
-	want := messages.Failure{Type: messages.FailUnavailable, Message: "busy", Status: 503, Code: "overloaded", Request: "req_1", Retryable: true, RetryAfter: 1500 * time.Millisecond}
+	want := messages.Failure{Type: messages.FailUnavailable, Message: "busy", Status: 503, Code: "overloaded", Request: "req_1", Retryable: true, RetryAfter: 1500 * time.Millisecond,
+		Hint: "the provider asks to wait 1.5s"}
 	if got := *o.Failed(t); got != want || len(o.Events) != 1 {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}

@@ -213,6 +213,9 @@ func Classify(req *messages.Request, f Fault) *messages.Failure {
 	if strings.EqualFold(f.Header.Get("x-should-retry"), "false") {
 		out.Retryable = false
 	}
+	if out.Retryable && out.RetryAfter > 0 {
+		out.Hint = "the provider asks to wait " + out.RetryAfter.Round(time.Millisecond).String()
+	}
 	return out
 }
 
@@ -269,7 +272,7 @@ func inStream(req *messages.Request, out *messages.Failure, ids, said string) {
 		out.Type = messages.FailAuthorization
 	case contains(ids, "not_found"):
 		out.Type = messages.FailModelUnavailable
-	case contains(ids, "invalid_request", "invalid_argument", "badrequest", "bad_request", "context_length", "request_too_large"):
+	case contains(ids, "invalid_", "badrequest", "bad_request", "context_length", "request_too_large"):
 		invalidRequest(out, http.StatusBadRequest, ids, said)
 	default:
 		out.Type = messages.FailProviderUnknown
@@ -279,9 +282,6 @@ func inStream(req *messages.Request, out *messages.Failure, ids, said string) {
 func rateLimit(out *messages.Failure) {
 	out.Type, out.Retryable = messages.FailRateLimit, true
 	out.Hint = "wait, or use another model"
-	if out.RetryAfter > 0 {
-		out.Hint = "the provider asks to wait " + out.RetryAfter.Round(time.Millisecond).String()
-	}
 }
 
 func invalidRequest(out *messages.Failure, status int, ids, said string) {

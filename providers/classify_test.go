@@ -99,6 +99,7 @@ func TestClassificationInsideAStream(t *testing.T) {
 		{"permission_error", "", messages.FailAuthorization, false, 0},
 		{"not_found_error", "", messages.FailModelUnavailable, false, 0},
 		{"invalid_request_error", "", messages.FailInvalidRequest, false, 0},
+		{"", "invalid_prompt", messages.FailInvalidRequest, false, 0},
 		{"billing_error", "", messages.FailQuota, false, 0},
 		{"", "insufficient_quota", messages.FailQuota, false, 0},
 		{"", "content_filter", messages.FailContentFilter, false, 0},

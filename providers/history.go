@@ -240,7 +240,7 @@ func prepare(req *messages.Request, t Target, m *messages.Message, at int, ids c
 			p.Name = SafeToolName(p.Name)
 			p.Arguments = SafeArguments(p.Arguments)
 			var lasting bool
-			p.Result, lasting = result(req, t, p.Result)
+			p.Result, lasting = result(req, t, p.Call, p.Result)
 			final = final && lasting
 		default:
 			continue // an assistant shows no images
@@ -311,13 +311,14 @@ func picture(req *messages.Request, t Target, p messages.Part) (out messages.Par
 }
 
 // result is what the model is told of a call: never nothing.
-func result(req *messages.Request, t Target, r *messages.ToolResult) (*messages.ToolResult, bool) {
+func result(req *messages.Request, t Target, state messages.CallState, r *messages.ToolResult) (*messages.ToolResult, bool) {
 	if r == nil {
 		none := messages.TextResult(noResultText, true)
 		return &none, false
 	}
 	parts := r.Content
-	if r.IsError {
+	failed := r.IsError || state == messages.CallError || state == messages.CallSkipped || state == messages.CallAborted
+	if failed {
 		// Anthropic takes only text in an error.
 		parts = slices.Clone(parts)
 		for i, p := range parts {
@@ -329,12 +330,12 @@ func result(req *messages.Request, t Target, r *messages.ToolResult) (*messages.
 	clean, final := content(req, t, parts)
 	if len(clean) == 0 {
 		text := noOutputText
-		if r.IsError {
+		if failed {
 			text = noErrorText
 		}
 		clean = []messages.Part{{Type: messages.PartText, Text: text}}
 	}
-	return &messages.ToolResult{Content: clean, IsError: r.IsError}, final
+	return &messages.ToolResult{Content: clean, IsError: failed}, final
 }
 
 // callIDs remembers which call has which id in the request: an id that a

@@ -90,7 +90,7 @@ func TestWhatOfAConversationIsSent(t *testing.T) {
 		{"an answer that its caller stopped", nil, Target{}, []messages.Message{user(text("a")), aborted(&messages.Failure{Type: messages.FailProviderUnknown, Code: CodeAborted}, text("half")), user(text("c"))}, "u{te:a/} a{te:half/} u{te:c/}"},
 		{"a failed answer", nil, Target{}, []messages.Message{user(text("a")), aborted(&messages.Failure{Type: messages.FailTransport}, text("half")), user(text("c"))}, "u{te:a/} u{te:c/}"},
 		{"every state of a call", nil, Target{}, []messages.Message{user(text("a")), mine(
-			call("1", "f", messages.CallCompleted, said("ok", false)), call("2", "f", messages.CallError, said("bad", true)), call("3", "f", messages.CallSkipped, said("not run", true)),
+			call("1", "f", messages.CallCompleted, said("ok", false)), call("2", "f", messages.CallError, said("bad", true)), call("3", "f", messages.CallSkipped, said("not run", false)),
 			call("4", "f", messages.CallAborted, nil), call("5", "f", messages.CallRunning, nil), call("6", "f", messages.CallPending, nil), call("7", "f", messages.CallCompleted, said(" ", false)),
 			call("8", "f", messages.CallError, said("", true)))},
 			"u{te:a/} a{f(1)=ok f(2)=!bad f(3)=!not run f(4)=!no result f(5)=!no result f(6)=!no result f(7)=(no output) f(8)=!(failed without a message)}"},

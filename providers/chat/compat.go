@@ -74,7 +74,8 @@ var hosts = []struct{ host, compat string }{
 	{"openrouter.ai", `{"thinkingFormat":"openrouter","asksForMaximum":false}`},
 	{"groq.com", `{"maxTokensField":"max_completion_tokens","asksForMaximum":false,"thinkingFormat":"openai"}`},
 	{"cerebras.ai", `{"maxTokensField":"max_completion_tokens","asksForMaximum":false,"thinkingFormat":"openai"}`},
-	{"mistral.ai", `{"toolIdFormat":"alnum9","requiresEmptyContent":true,"asksForMaximum":false}`},
+	{"mistral.ai", `{"toolIdFormat":"alnum9","requiresEmptyContent":true,"requiresToolResultName":true,
+		"supportsUsageInStreaming":false,"asksForMaximum":false}`}, // it reports usage unasked
 	{"deepseek.com", `{"thinkingFormat":"deepseek","supportsReasoningEffort":true,"requiresReasoningContentOnAssistantMessages":true}`},
 	{"z.ai", `{"thinkingFormat":"zai"}`},
 	{"bigmodel.cn", `{"thinkingFormat":"zai"}`},

@@ -212,7 +212,7 @@ func TestMessagesInTheServersForm(t *testing.T) {
 		{"thinking goes back where it must", "https://api.deepseek.com", "", []messages.Message{user("1", text("a")), assistant(thinking, text("b")), user("2", text("c"))},
 			`[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning_content":"hm"},{"role":"user","content":"c"}]`},
 		{"nine letters", "https://api.mistral.ai/v1", "", []messages.Message{user("1", text("a")), assistant(called("abc123XYZ", "done"))},
-			`[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"abc123XYZ","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"abc123XYZ","content":"done"}]`},
+			`[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"abc123XYZ","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"abc123XYZ","name":"f","content":"done"}]`},
 		{"a stopped answer last", "", "", []messages.Message{user("1", text("a")), {ID: "2", Role: messages.RoleAssistant, State: messages.EntryAborted, Parts: []messages.Part{thinking, text("half"), called("c", "x")}}},
 			`[{"role":"user","content":"a"},{"role":"assistant","content":"half"},{"role":"user","content":"Continue."}]`},
 		{"nothing", "", "", nil, `[{"role":"user","content":"Continue."}]`},
