@@ -58,6 +58,10 @@ func (w *world) serve(script []byte) error {
 	if err != nil {
 		return err
 	}
+	return w.start(scripts)
+}
+
+func (w *world) start(scripts map[string]mockmodel.Script) error {
 	if w.model != nil {
 		if err := w.usedUp(); err != nil {
 			return err
