@@ -526,7 +526,7 @@ func (c *crew) sweep() {
 		clean++
 		if len(left) > 0 {
 			clean = 0
-			if try > sweepTries && beyond(left) {
+			if beyond(left, try) {
 				c.log.Warn("processes of commands cannot be ended", "pids", left)
 				return
 			}

@@ -72,8 +72,8 @@ func prepare() error {
 		}
 	}
 	unix.CloseOnExec(controlFD)
-	if _, err := unix.FcntlInt(controlFD, unix.F_GETFD, 0); err != nil {
-		return err
+	if _, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
+		return err // started by hand
 	}
 	// The end comes by end of file alone. A handler also undoes a signal that
 	// the server was started with ignored, which commands would inherit.

@@ -82,16 +82,22 @@ func eachListed(path string, visit func(child int)) {
 	}
 }
 
-// beyond tells whether nothing more can be done about the roots and all below:
-// each has ended, ends with the disk or device that it waits for, or belongs to
-// another user.
-func beyond(roots []int) bool {
+// beyond tells whether striking again is of no use, after so many tries: all
+// that is left of the roots and below belongs to another user, or waits for a
+// disk or device and ends with that.
+func beyond(roots []int, tries int) bool {
+	if tries <= userTries {
+		return false
+	}
 	for _, pid := range forest(roots) {
 		if unix.Kill(pid, 0) == unix.EPERM {
 			continue
 		}
+		if tries <= diskTries {
+			return false
+		}
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err == nil && !bytes.ContainsAny(stateInStat(b), "DZX") {
+		if err != nil || stateInStat(b) != "D" {
 			return false
 		}
 	}
@@ -134,11 +140,11 @@ func parentInStat(b []byte) (int, bool) {
 }
 
 // stateInStat finds the letter of the process's state there.
-func stateInStat(b []byte) []byte {
+func stateInStat(b []byte) string {
 	if f := statFields(b); len(f) > 0 {
-		return f[0]
+		return string(f[0])
 	}
-	return nil
+	return ""
 }
 
 // statFields are the fields behind the command name, which stands in

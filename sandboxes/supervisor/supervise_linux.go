@@ -120,7 +120,7 @@ func (n *nursery) sweepOrphans() {
 				clean = 0
 				strike(n.eachOrphan)
 				n.tree.collect()
-				if try > sweepTries && beyond(left) {
+				if beyond(left, try) {
 					clean = cleanLooks
 				}
 			}

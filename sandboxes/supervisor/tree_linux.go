@@ -13,9 +13,12 @@ import (
 // become zombies, short against the 400 ms that a sweep has.
 const sweepPause = time.Millisecond
 
-// sweepTries is how many strikes come before the question whether what is left
-// can be ended at all.
-const sweepTries = 5
+// How many strikes come before it is believed that a process is out of reach: of
+// another user's at once, of one that waits for a disk when most waits are over.
+const (
+	userTries = 5
+	diskTries = 100
+)
 
 // tree is everything below this process, which must be a child subreaper and
 // wait for its children nowhere else.
@@ -135,7 +138,7 @@ func (t *tree) sweep(which <-chan struct{}) bool {
 		if t.empty == which && t.busy {
 			strike(eachOwnChild)
 			t.collect()
-			if try > sweepTries && t.busy && beyond(ownChildren()) {
+			if t.busy && beyond(ownChildren(), try) {
 				t.mu.Unlock()
 				return false
 			}
