@@ -300,3 +300,20 @@ func TestAConversationWithTheStrictServer(t *testing.T) {
 		dialecttest.Run(t, Dialect{}, client, req).Done(t)
 	}
 }
+
+func TestWhatCannotBeSent(t *testing.T) {
+	s := dialecttest.Serve(t, dialecttest.Stream(""))
+	req := request(s.URL)
+	req.Options.Extra = map[string]json.RawMessage{"x": json.RawMessage("{bad")}
+	if f := dialecttest.Run(t, Dialect{}, s.Client(t), req).Failed(t); f.Type != messages.FailContextEncode {
+		t.Errorf("option: %+v", f)
+	}
+	for _, base := range []string{"", "http://[::1"} {
+		if f := dialecttest.Run(t, Dialect{}, s.Client(t), request(base)).Failed(t); f.Type != messages.FailConfiguration {
+			t.Errorf("base URL %q: %+v", base, f)
+		}
+	}
+	if s.Asked() > 0 {
+		t.Error("something was sent")
+	}
+}

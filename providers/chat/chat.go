@@ -147,7 +147,7 @@ func (s *stream) event(a *providers.Assembler, e sse.Event) {
 // whole reads an answer that came as one document.
 func (s *stream) whole(a *providers.Assembler, body []byte) {
 	s.chunk(a, body, false)
-	if !a.Ended() && !a.Stopped() && !a.Empty() {
+	if !a.Ended() && !a.Stopped() {
 		a.Stop(messages.StopStop) // the document is complete as it is
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"codework/messages"
 	"codework/providers"
 	"codework/providers/internal/dialecttest"
+	"codework/providers/sse"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -104,5 +105,51 @@ func TestWhatIsHeldBackIsBounded(t *testing.T) {
 	f = answer(t, endless(`{"refusal":"`+big+`"}`, 2)...).Failed(t)
 	if f.Type != messages.FailContentFilter || len(f.Message) > 2000 {
 		t.Errorf("refusal: %.100s", f.Message)
+	}
+}
+
+func TestAnOptionThatIsNoJSONIsNotSent(t *testing.T) {
+	s := dialecttest.Serve(t, dialecttest.Stream(""))
+	req := request(s.URL)
+	req.Options.Extra = map[string]json.RawMessage{"x": json.RawMessage("{bad")}
+	if f := dialecttest.Run(t, Dialect{}, s.Client(t), req).Failed(t); f.Type != messages.FailContextEncode || f.Retryable || s.Asked() > 0 {
+		t.Errorf("%+v, asked %d times", f, s.Asked())
+	}
+}
+
+func TestTheModelsOwnAddressWins(t *testing.T) {
+	s := dialecttest.Serve(t, dialecttest.Stream(dialecttest.Data(frame(`{"content":"a"}`), finish("stop"))))
+	req := request("http://provider.example")
+	req.Model.API = &messages.ModelAPI{ID: "inner", URL: s.URL + "/other"}
+	dialecttest.Run(t, Dialect{}, s.Client(t), req).Done(t)
+	if r, body := s.Last(t); r.URL.Path != "/other/chat/completions" || !strings.Contains(string(body), `"model":"inner"`) {
+		t.Errorf("%s %s", r.URL, body)
+	}
+	req.Model.API, req.Model.BaseURL = nil, "http://[::1"
+	if f := dialecttest.Run(t, Dialect{}, s.Client(t), req).Failed(t); f.Type != messages.FailConfiguration {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestADocumentWithoutAReasonIsComplete(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"choices":[{"index":0,"message":{"content":"a"}}]}`: "",
+		`{"choices":[]}`: messages.FailInvalidResponse,
+		`{"choices":[{"index":0,"message":{"content":"` + strings.Repeat("x", sse.MaxLine) + `"}}]}`: messages.FailInvalidResponse,
+	} {
+		s := dialecttest.Serve(t, dialecttest.Status(200, map[string]string{"Content-Type": "application/json"}, body))
+		o := dialecttest.Run(t, Dialect{}, s.Client(t), request(s.URL))
+		if want == "" {
+			o.Done(t)
+		} else if f := o.Failed(t); f.Type != want {
+			t.Errorf("%.60s: %+v", body, f)
+		}
+	}
+}
+
+func TestAnEventThatIsTooLong(t *testing.T) {
+	f := answer(t, strings.Repeat("x", sse.MaxLine+1)).Failed(t)
+	if f.Type != messages.FailInvalidResponse || f.Retryable {
+		t.Errorf("%+v", f)
 	}
 }

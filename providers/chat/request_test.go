@@ -261,6 +261,10 @@ func TestMarksForACacheThatWantsThem(t *testing.T) {
 	if got := encoded(t, req).Tools; strings.Contains(string(got[0]), mark) || !strings.Contains(string(got[1]), mark) {
 		t.Errorf("%s", got)
 	}
+	req.Options.CacheRetention = messages.CacheLong
+	if raw, _ := body(req, compatOf(req.Model)); strings.Count(string(raw), `"ttl":"1h"`) != 3 {
+		t.Errorf("%s", raw)
+	}
 	req.Options.CacheRetention = messages.CacheNone
 	if raw, _ := body(req, compatOf(req.Model)); strings.Contains(string(raw), "cache_control") {
 		t.Errorf("%s", raw)
