@@ -179,7 +179,7 @@ func (g *guardian) ended(me *Self, child *Ref) {
 		if len(s.held) > 0 {
 			next := g.open(me, id)
 			for _, h := range s.held {
-				next.ref.Tell(ask{h.m, h.reply})
+				next.ref.pass(h.m, h.reply)
 			}
 		}
 		g.tell()

@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"codework/messages"
@@ -24,7 +25,7 @@ type provider struct {
 type hold struct {
 	until   time.Time
 	waiting []*openStream
-	trial   bool // one request is under way to see whether the wait is over
+	trial   *openStream // the request under way that shows whether the wait is over
 	stop    func()
 }
 
@@ -41,12 +42,11 @@ type (
 		model string
 		wait  time.Duration
 	}
-	answered struct{ model string } // a request got an answer
-	holdOver struct{ model string }
-	given    struct { // a held request was interrupted
-		model string
-		s     *openStream
-	}
+	answered  struct{ s *openStream } // a request got an answer
+	abandoned struct{ s *openStream } // a request was interrupted before it had one
+	holdOver  struct{ model string }
+	given     struct{ s *openStream } // a held request was interrupted
+	heldLong  struct{ s *openStream } // a request was held for as long as it may be
 )
 
 // defaultHold is how long a connection holds back when the provider names no
@@ -68,13 +68,23 @@ func (p *provider) Receive(me *Self, m any) {
 	case limited:
 		p.limit(me, m)
 	case answered:
-		p.release(me, m.model)
+		p.release(me, m.s)
+	case abandoned:
+		if h := p.holds[m.s.req.Model.ID]; h != nil && h.trial == m.s {
+			p.try(me, m.s.req.Model.ID, h)
+		}
 	case holdOver:
-		if h := p.holds[m.model]; h != nil && !h.trial {
+		if h := p.holds[m.model]; h != nil && h.trial == nil {
 			p.try(me, m.model, h)
 		}
 	case given:
-		p.forget(me, m)
+		if p.takeOut(m.s) {
+			m.s.emit(lostConnection())
+		}
+	case heldLong:
+		if p.takeOut(m.s) {
+			p.stream(me, m.s)
+		}
 	case Stopped:
 		for _, h := range p.holds {
 			for _, s := range h.waiting {
@@ -85,25 +95,30 @@ func (p *provider) Receive(me *Self, m any) {
 	}
 }
 
-// holdBack lets a request wait for its turn. An interrupt takes it out.
+// holdBack lets a request wait for its turn, or for as long as it may. An
+// interrupt takes it out.
 func (p *provider) holdBack(me *Self, h *hold, s *openStream) {
 	h.waiting = append(h.waiting, s)
 	tell := me.Later()
-	context.AfterFunc(s.ctx, func() { tell(given{s.req.Model.ID, s}) })
+	enough := me.After(s.max, heldLong{s})
+	context.AfterFunc(s.ctx, func() {
+		enough()
+		tell(given{s})
+	})
 }
 
-func (p *provider) forget(me *Self, m given) {
-	h := p.holds[m.model]
+// takeOut takes a request out of those that wait, and tells whether it did.
+func (p *provider) takeOut(s *openStream) bool {
+	h := p.holds[s.req.Model.ID]
 	if h == nil {
-		return
+		return false
 	}
-	for i, s := range h.waiting {
-		if s == m.s {
-			h.waiting = append(h.waiting[:i:i], h.waiting[i+1:]...)
-			m.s.emit(lostConnection())
-			return
-		}
+	i := slices.Index(h.waiting, s)
+	if i < 0 {
+		return false
 	}
+	h.waiting = slices.Delete(h.waiting, i, i+1)
+	return true
 }
 
 // limit begins or prolongs a hold.
@@ -113,7 +128,7 @@ func (p *provider) limit(me *Self, m limited) {
 		h = &hold{}
 		p.holds[m.model] = h
 	}
-	h.trial = false
+	h.trial = nil
 	if until := time.Now().Add(m.wait); until.After(h.until) {
 		h.until = until
 	}
@@ -126,11 +141,12 @@ func (p *provider) limit(me *Self, m limited) {
 // try lets the first waiting request through, to see whether the limit is
 // over. Without one the hold ends.
 func (p *provider) try(me *Self, model string, h *hold) {
+	h.trial = nil
 	for len(h.waiting) > 0 {
 		s := h.waiting[0]
 		h.waiting = h.waiting[1:]
 		if s.ctx.Err() == nil {
-			h.trial = true
+			h.trial = s
 			p.stream(me, s)
 			return
 		}
@@ -139,10 +155,12 @@ func (p *provider) try(me *Self, model string, h *hold) {
 	delete(p.holds, model)
 }
 
-// release ends the hold of a model: everyone goes on, in order.
-func (p *provider) release(me *Self, model string) {
+// release ends the hold of a model when its trial was answered: everyone goes
+// on, in order. An older request that is answered only now shows nothing.
+func (p *provider) release(me *Self, s *openStream) {
+	model := s.req.Model.ID
 	h := p.holds[model]
-	if h == nil || !h.trial {
+	if h == nil || h.trial != s {
 		return
 	}
 	delete(p.holds, model)
@@ -163,9 +181,16 @@ func (p *provider) stream(me *Self, s *openStream) {
 		ctx, cancel := context.WithCancel(s.ctx)
 		defer cancel()
 		defer context.AfterFunc(actorEnds, cancel)()
+		emitted := false
+		defer func() {
+			if !emitted { // the dialect failed; the actor will be told
+				s.emit(lostConnection())
+			}
+		}()
 		for try := 0; ; try++ {
 			end, again := p.once(ctx, s, tell)
 			if end == nil {
+				emitted = true
 				return nil
 			}
 			if again && try < s.req.Options.HTTPRetries && sleep(ctx, httpRetryBase<<min(try, maxDoublings)) {
@@ -174,6 +199,7 @@ func (p *provider) stream(me *Self, s *openStream) {
 			if actorEnds.Err() != nil && s.ctx.Err() == nil {
 				*end = lostConnection()
 			}
+			emitted = true
 			s.emit(*end)
 			return nil
 		}
@@ -198,15 +224,18 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 			return
 		case ev.Kind == messages.StreamStart:
 			started = true
-			tell(answered{model})
+			tell(answered{s})
 		case ev.Kind == messages.StreamDone:
 			over = true
 		case ev.Kind == messages.StreamError:
 			over = true
-			if f := ev.Failure; f != nil && f.Type == messages.FailRateLimit && f.Retryable {
+			switch f := ev.Failure; {
+			case f != nil && f.Type == messages.FailRateLimit && f.Retryable:
 				tell(limited{model, min(max(f.RetryAfter, defaultHold), s.max)})
-			} else {
-				tell(answered{model})
+			case s.ctx.Err() != nil:
+				tell(abandoned{s})
+			default:
+				tell(answered{s})
 			}
 			end, again = &ev, ev.Failure != nil && ev.Failure.Retryable && !started
 			return
@@ -214,6 +243,7 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 		s.emit(ev)
 	})
 	if !over {
+		tell(abandoned{s})
 		lost := lostConnection()
 		end = &lost
 	}
@@ -244,5 +274,5 @@ type connection struct {
 }
 
 func (c connection) Stream(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent)) {
-	c.ref.Tell(&openStream{ctx: ctx, req: req, emit: emit, max: c.max})
+	c.ref.TellOr(&openStream{ctx: ctx, req: req, emit: emit, max: c.max}, func() { emit(lostConnection()) })
 }

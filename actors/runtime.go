@@ -69,7 +69,7 @@ func (r *Runtime) Spawn(make func() Actor) *Ref {
 }
 
 func (r *Runtime) spawn(spawn func(*actor.Props) *actor.PID, make func() Actor) *Ref {
-	ref := &Ref{system: r.system, done: closable()}
+	ref := newRef(r.system)
 	props := actor.PropsFromProducer(func() actor.Actor { return newCell(r, ref, make()) },
 		actor.WithSupervisor(actor.NewOneForOneStrategy(restarts, restartsWithin, actor.DefaultDecider)))
 	ref.pid.Store(spawn(props))
@@ -81,28 +81,104 @@ type Ref struct {
 	system *actor.ActorSystem
 	// pid is set by Spawn after the actor may already have run.
 	pid  atomic.Pointer[actor.PID]
-	done *closeOnce
+	done chan struct{}
+
+	// mu guards mail and ended: letters on their way to the actor. What it
+	// does not live to read is told to the sender.
+	mu    sync.Mutex
+	mail  map[*letter]struct{}
+	ended bool
+}
+
+func newRef(system *actor.ActorSystem) *Ref {
+	return &Ref{system: system, done: make(chan struct{}), mail: map[*letter]struct{}{}}
 }
 
 // Tell puts m into the actor's mailbox. It never blocks; an actor that has
 // stopped does not get it.
 func (r *Ref) Tell(m any) {
-	if pid := r.pid.Load(); pid != nil {
+	if pid := r.pid.Load(); pid != nil && !r.gone() {
 		r.system.Root.Send(pid, m)
 	}
 }
 
 // Stop lets the actor finish what its mailbox holds and ends it. Done tells
 // when.
-func (r *Ref) Stop() { r.system.Root.Poison(r.pid.Load()) }
+func (r *Ref) Stop() {
+	if !r.gone() {
+		r.system.Root.Poison(r.pid.Load())
+	}
+}
+
+// gone tells whether the actor has ended: what is sent to it then would only
+// be counted as a dead letter.
+func (r *Ref) gone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// TellOr is Tell for a message whose sender waits for something to come of it:
+// lost is called, once and from any goroutine, if the actor stops for good
+// before it gets to the message. It must not block.
+func (r *Ref) TellOr(m any, lost func()) { r.post(&letter{m: m, lost: lost}) }
 
 // Done is closed when the actor and all it started have ended.
-func (r *Ref) Done() <-chan struct{} { return r.done.c }
+func (r *Ref) Done() <-chan struct{} { return r.done }
 
-// ask is a message whose sender waits for an answer.
-type ask struct {
+// letter is a message whose loss is told.
+type letter struct {
 	m     any
 	reply Reply
+	lost  func()
+}
+
+func (r *Ref) post(l *letter) {
+	r.mu.Lock()
+	ended := r.ended
+	if !ended {
+		r.mail[l] = struct{}{}
+	}
+	r.mu.Unlock()
+	if ended {
+		l.lost()
+		return
+	}
+	r.Tell(l)
+}
+
+// received tells that the actor has got to l.
+func (r *Ref) received(l *letter) {
+	r.mu.Lock()
+	delete(r.mail, l)
+	r.mu.Unlock()
+}
+
+// end tells the senders of what is left in the mailbox, and then everybody.
+func (r *Ref) end() {
+	r.mu.Lock()
+	r.ended = true
+	left := r.mail
+	r.mail = nil
+	r.mu.Unlock()
+	for l := range left {
+		l.lost()
+	}
+	close(r.done)
+}
+
+// pass hands on a message and the duty to answer it.
+func (r *Ref) pass(m any, reply Reply) {
+	if reply.c == nil {
+		r.Tell(m)
+		return
+	}
+	reply.release()
+	reply.owner = nil
+	r.post(&letter{m: m, reply: reply, lost: func() { reply.Send(nil, errStopped) }})
 }
 
 type answer struct {
@@ -122,15 +198,21 @@ func (r Reply) Send(value any, err error) {
 	if r.c == nil {
 		return
 	}
-	if r.owner != nil {
-		r.owner.mu.Lock()
-		delete(r.owner.owed, r.c)
-		r.owner.mu.Unlock()
-	}
+	r.release()
 	select {
 	case r.c <- answer{value, err}:
 	default:
 	}
+}
+
+// release frees the actor that promised the answer from its promise.
+func (r Reply) release() {
+	if r.owner == nil {
+		return
+	}
+	r.owner.mu.Lock()
+	delete(r.owner.owed, r.c)
+	r.owner.mu.Unlock()
 }
 
 // Ask sends m and waits for the answer, for ctx, or for the actor's end.
@@ -151,7 +233,7 @@ func Ask[T any](ctx context.Context, r *Ref, m any) (T, error) {
 // for the answer.
 func (r *Ref) request(m any) func(context.Context) (any, error) {
 	reply := Reply{c: make(chan answer, 1)}
-	r.Tell(ask{m, reply})
+	r.pass(m, reply)
 	return func(ctx context.Context) (any, error) {
 		select {
 		case a := <-reply.c:
@@ -220,11 +302,7 @@ func (me *Self) TakeReply() Reply {
 func (me *Self) Forward(to *Ref, m any) {
 	r := me.reply
 	me.reply, me.taken = Reply{}, true
-	if r.c == nil {
-		to.Tell(m)
-		return
-	}
-	to.Tell(ask{m, r})
+	to.pass(m, r)
 }
 
 // Spawn starts a supervised child.
@@ -301,21 +379,27 @@ func (c *cell) Receive(pc actor.Context) {
 	case *actor.Stopping:
 		c.end()
 	case *actor.Stopped:
-		c.me.ref.done.close()
+		c.me.ref.end()
 	case *actor.Terminated:
 		if child, ok := c.me.children[m.Who.Id]; ok && c.running {
 			delete(c.me.children, m.Who.Id)
 			c.handle(Ended{child}, Reply{})
 		}
 	case actor.SystemMessage, actor.AutoReceiveMessage:
-	case ask:
+	case *letter:
+		if !c.running {
+			return // waits for its children to end; end tells the sender
+		}
+		c.me.ref.received(m)
 		c.handle(m.m, m.reply)
 	case stamped:
-		if m.to == c.me {
+		if m.to == c.me && c.running {
 			c.handle(m.m, Reply{})
 		}
 	default:
-		c.handle(m, Reply{})
+		if c.running {
+			c.handle(m, Reply{})
+		}
 	}
 }
 
@@ -370,15 +454,6 @@ func (c *cell) end() {
 		Reply{c: r}.Send(nil, errStopped)
 	}
 }
-
-type closeOnce struct {
-	once sync.Once
-	c    chan struct{}
-}
-
-func closable() *closeOnce { return &closeOnce{c: make(chan struct{})} }
-
-func (c *closeOnce) close() { c.once.Do(func() { close(c.c) }) }
 
 // generation numbers turns and executions over the whole process, so that no
 // late answer is ever taken for a current one.

@@ -118,11 +118,5 @@ type place struct {
 }
 
 func (p place) Do(ctx context.Context, call func(context.Context, sandboxes.Mount), done func()) {
-	select {
-	case <-p.ref.Done():
-		done()
-		return
-	default:
-	}
-	p.ref.Tell(toolRun{ctx, p.mount, call, done})
+	p.ref.TellOr(toolRun{ctx, p.mount, call, done}, done)
 }
