@@ -2,49 +2,53 @@ package local
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
-// locks are the file locks of a sandbox, by real path. Waiters are served in
-// the order in which they came.
+// locks are the file locks of a sandbox, by real path. Who waits is served in
+// the order of arrival.
 type locks struct {
-	mu   sync.Mutex // guards held
-	held map[string]*lock
+	mu     sync.Mutex // guards queues
+	queues map[string][]chan struct{}
 }
 
-type lock struct {
-	token chan struct{} // holds one token while the lock is taken
-	users int           // who holds it or waits for it
-}
-
-// take waits for the lock of path.
+// take waits for the lock of path. The first in a path's queue holds the lock;
+// a waiter's channel is closed when it has become the first.
 func (l *locks) take(ctx context.Context, path string) (unlock func(), err error) {
+	turn := make(chan struct{})
 	l.mu.Lock()
-	if l.held == nil {
-		l.held = make(map[string]*lock)
+	if l.queues == nil {
+		l.queues = make(map[string][]chan struct{})
 	}
-	k := l.held[path]
-	if k == nil {
-		k = &lock{token: make(chan struct{}, 1)}
-		l.held[path] = k
+	l.queues[path] = append(l.queues[path], turn)
+	if len(l.queues[path]) == 1 {
+		close(turn)
 	}
-	k.users++
 	l.mu.Unlock()
-	leave := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if k.users--; k.users == 0 {
-			delete(l.held, path)
-		}
-	}
+	leave := sync.OnceFunc(func() { l.leave(path, turn) })
 	select {
-	case k.token <- struct{}{}:
+	case <-turn:
+		return leave, nil
 	case <-ctx.Done():
 		leave()
 		return nil, ctx.Err()
 	}
-	return sync.OnceFunc(func() {
-		<-k.token
-		leave()
-	}), nil
+}
+
+// leave takes one out of the queue, wherever it stands.
+func (l *locks) leave(path string, turn chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.queues[path]
+	i := slices.Index(q, turn)
+	q = slices.Delete(q, i, i+1)
+	if len(q) == 0 {
+		delete(l.queues, path)
+		return
+	}
+	l.queues[path] = q
+	if i == 0 {
+		close(q[0])
+	}
 }

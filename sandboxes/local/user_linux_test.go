@@ -107,7 +107,7 @@ func TestAsAnotherUser(t *testing.T) {
 	if err := os.WriteFile(bin, self, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	const tests = "ReadOnly|Unreadable|Writable|OddPaths|KeepsMode|ExitCodes|NoInput|ItsParents|Umask|Background|TimeLimit|OutOfReach|NothingOutlivesItsEnd/^supervisor"
+	const tests = "ReadOnly|Unreadable|Writable|OddPaths|KeepsMode|ExitCodes|NoInput|ItsParents|Umask|Background|TimeLimit|OutOfReach|ForkBomb|NothingOutlivesItsEnd/^supervisor"
 	suid := filepath.Join(dir, "suid")
 	if err := os.WriteFile(suid, self, 0o755); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,35 @@ func TestAsAnotherUser(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Contains(string(out), "SKIP: TestReadOnly") || !strings.Contains(string(out), "PASS: TestReadOnly") ||
-		!strings.Contains(string(out), "PASS: TestProcessOutOfReach") {
+		!strings.Contains(string(out), "PASS: TestProcessOutOfReach") || !strings.Contains(string(out), "PASS: TestForkBomb") {
 		t.Errorf("as nobody: %v\n%s", err, out)
+	}
+}
+
+// TestForkBombEnds needs a limit on processes, which root does not have.
+func TestForkBombEnds(t *testing.T) {
+	asUser(t)
+	m := newMount(t, newSandbox(t))
+	file := filepath.Join(m.Dir(), "counter")
+	ctx, cancel := context.WithCancel(ctxb)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := m.Run(ctx, sandboxes.Command{Env: map[string]string{"F": file}, Script: `
+			exec 2>/dev/null; ulimit -u 300; trap "" TERM
+			bomb() { echo >> "$F"; bomb & bomb & wait; }
+			bomb; sleep 60`})
+		done <- err
+	}()
+	if err := eventually("it goes off", func() bool { return size(file) > 100 }); err != nil {
+		t.Error(err)
+	}
+	start := time.Now()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := errors.Join(within(start), still(file)); err != nil {
+		t.Error(err)
 	}
 }

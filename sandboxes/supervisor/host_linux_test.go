@@ -366,3 +366,23 @@ func TestStatusOf(t *testing.T) {
 		}
 	}
 }
+
+// A command that kills its runner takes no other with it.
+func TestOtherCommandsOutliveAKilledRunner(t *testing.T) {
+	h := newHost(t)
+	other, r := start(t, h, "echo; read x < /dev/zero; exit 8")
+	line(t, r)
+	p, _ := start(t, h, "setsid sleep 60 & kill -9 $PPID; sleep 60")
+	wait(t, "gone", p.Gone())
+	if _, err := p.Result(); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	if isClosed(other.Exited()) {
+		t.Error("the other one ended")
+	}
+	other.Kill()
+	wait(t, "gone", other.Gone())
+	if s, err := other.Result(); err != nil || s.Signal != "SIGTERM" {
+		t.Error(s, err)
+	}
+}
