@@ -260,9 +260,22 @@ func (c *committer) take() (group []*item, closing bool) {
 
 // commitGroup writes a group and answers everybody in it, in order.
 func (c *committer) commitGroup(group []*item) {
-	commits := c.write(group)
+	if len(c.heads) > headCache {
+		clear(c.heads)
+	}
+	var fit []*item
+	for _, it := range group {
+		if it.err = it.reject; it.err == nil {
+			it.err = c.s.space.check(it.size)
+		}
+		if it.err == nil {
+			fit = append(fit, it)
+		}
+	}
+	for len(fit) > 0 {
+		fit = fit[c.writeSome(fit):]
+	}
 	c.mu.Lock()
-	c.st.Commits += int64(commits)
 	for _, it := range group {
 		if it.err != nil {
 			c.st.Refused++
@@ -275,30 +288,6 @@ func (c *committer) commitGroup(group []*item) {
 	for _, it := range group {
 		it.done(it.err)
 	}
-}
-
-// write sets the error of every item and returns how many transactions it
-// took.
-func (c *committer) write(group []*item) (commits int) {
-	var size int64
-	for _, it := range group {
-		size += it.size
-	}
-	if err := c.s.space.check(size); err != nil {
-		for _, it := range group {
-			it.err = err
-		}
-		return 0
-	}
-	if len(c.heads) > headCache {
-		clear(c.heads)
-	}
-	for len(group) > 0 {
-		n := c.writeSome(group)
-		group = group[n:]
-		commits++
-	}
-	return commits
 }
 
 // writeSome commits as many items from the front as fit one transaction, at
@@ -317,11 +306,6 @@ func (c *committer) writeSome(group []*item) int {
 	}
 	var written []*item
 	for _, it := range group {
-		if it.reject != nil {
-			it.err = it.reject
-			n++
-			continue
-		}
 		p, err := c.prepare(txn, it)
 		if err != nil {
 			it.err = err
@@ -354,6 +338,9 @@ func (c *committer) writeSome(group []*item) int {
 		return n
 	}
 	c.hasSchema = true
+	c.mu.Lock()
+	c.st.Commits++
+	c.mu.Unlock()
 	for _, it := range written {
 		if it.b.Delete {
 			c.deletions = append(c.deletions, &deletion{session: it.b.Session})

@@ -12,6 +12,10 @@ import (
 	"github.com/dgraph-io/badger/v4"
 )
 
+// spaceInterval is how long an answer about free space counts: short enough
+// that nothing fills 64 MiB meanwhile, long enough to cost nothing.
+const spaceInterval = 100 * time.Millisecond
+
 // spaceBytes is how much may be written before free space is asked for again,
 // however little time has passed.
 const spaceBytes = 4 << 20

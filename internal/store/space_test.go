@@ -51,6 +51,27 @@ func TestFullDiskRefusesAndGoesOnWhenThereIsRoom(t *testing.T) {
 	}
 }
 
+func TestLargeBatchOnANearlyFullDiskDoesNotFailASmallOne(t *testing.T) {
+	o := Options{Dir: t.TempDir(), freeSpace: func(string) (int64, error) { return DefaultMinFree + 1<<20, nil }}
+	s := open(t, o)
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	mustCommit(t, s, Batch{Session: "ses_b", Record: session("ses_b", "B", 1)})
+	answers := make(chan error, 2)
+	blocked(s, func() {
+		large := events("ses_a", 0, 1)
+		large[0].Data = make([]byte, 2<<20)
+		s.Append(Batch{Session: "ses_a", Events: large}, func(err error) { answers <- err })
+		s.Append(Batch{Session: "ses_b", Events: events("ses_b", 0, 1)}, func(err error) { answers <- err })
+	})
+	var refused *messages.Refused
+	if err := <-answers; !errors.As(err, &refused) {
+		t.Errorf("large: %v", err)
+	}
+	if err := <-answers; err != nil {
+		t.Errorf("small: %v", err)
+	}
+}
+
 func TestManyBytesAreNotWrittenOnOneLookAtTheDisk(t *testing.T) {
 	free, asked := int64(DefaultMinFree+10<<20), 0
 	w := newSpace("/somewhere", Options{freeSpace: func(string) (int64, error) { asked++; return free, nil }})

@@ -34,7 +34,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"codework/messages"
 
@@ -430,7 +429,3 @@ func (badgerLog) Debugf(string, ...any)              {}
 func (l badgerLog) warn(format string, a []any) {
 	l.log.Warn("session store", "badger", firstLine(fmt.Sprintf(format, a...)))
 }
-
-// spaceInterval is how long an answer about free space counts: short enough
-// that nothing fills 64 MiB meanwhile, long enough to cost nothing.
-const spaceInterval = 100 * time.Millisecond

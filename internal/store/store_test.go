@@ -24,9 +24,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		appendForEver(dir)
 	}
-	goleak.VerifyTestMain(m,
-		// A logger of a dependency of Badger starts it in init.
-		goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
+	goleak.VerifyTestMain(m)
 }
 
 // open opens a store that the test closes at its end.
