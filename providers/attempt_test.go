@@ -204,6 +204,30 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
+// Only the provider's silence counts, not the time that the receiver takes.
+func TestASlowReceiverIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		script := scripted(func(w wire) {
+			w.write("")
+			w.write("data: a\n\ndata: b\n\n")
+			w.write("data: stop\n\n")
+		})
+		req := request("http://provider.example")
+		req.Options.IdleTimeout = 2 * time.Second
+		var last messages.StreamEvent
+		plain{}.Stream(t.Context(), &http.Client{Transport: script}, req, func(e messages.StreamEvent) {
+			last = e
+			if e.Kind == messages.StreamTextDelta {
+				time.Sleep(10 * time.Second) // this is the slowness, nothing is waited for
+			}
+		})
+		synctest.Wait()
+		if last.Kind != messages.StreamDone {
+			t.Errorf("%+v", last.Failure)
+		}
+	})
+}
+
 func TestACallerCanStopAtAnyPoint(t *testing.T) {
 	for name, script := range map[string]scripted{
 		"before the headers": func(w wire) { w.stall() },
