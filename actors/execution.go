@@ -158,8 +158,8 @@ func (s *session) attempt() {
 		if !s.led.record.TitleSet && len(promoted) == 0 {
 			d.Title = messages.TitleFrom(in.body.Text)
 		}
-		if in.bound != "" {
-			x.bound[in.bound] = true
+		if conn := s.bound[in.id]; conn != "" {
+			x.bound[conn] = true
 		}
 		promoted = append(promoted, record{messages.EventPromptPromoted, d})
 	}
@@ -196,7 +196,7 @@ func (s *session) send() {
 	req := &messages.Request{
 		SessionID: s.id, MessageID: x.messageID, Model: x.ex.Model, APIKey: x.ex.APIKey, System: x.ex.System,
 		Messages: s.led.entries[:n:n], Tools: x.ex.Tools.Definitions(), Thinking: x.ex.Thinking,
-		Options: x.ex.Options, Blob: s.store.Blob, Cache: &s.cache,
+		Options: x.ex.Options, Blob: s.store.Blob, Cache: s.cache,
 	}
 	turn, tell := x.turn, s.me.Later()
 	x.ex.Streamer.Stream(x.ctx, req, func(ev messages.StreamEvent) { tell(streamed{turn, ev}) })
@@ -415,6 +415,7 @@ func (s *session) finish(kind string, d messages.EventData) {
 	s.tellState()
 	s.leaveMount()
 	switch {
+	case s.closing:
 	case len(s.joined) > 0:
 		s.start(true)
 	case s.wake:
@@ -444,7 +445,11 @@ func (s *session) interrupt(m messages.Interrupt, keepWake bool) messages.Interr
 		s.stopCalls()
 		return messages.Interrupted{Interrupted: true}
 	}
-	if x.stage == streaming {
+	switch x.stage {
+	case requesting:
+		// The request may still be encoded, and it has this one's cache.
+		s.cache = &messages.EncodeCache{}
+	case streaming:
 		s.recordFailedMessage(messages.EntryAborted, "aborted", nil, nil)
 	}
 	if x.inTurn || x.stage == retrying {

@@ -180,6 +180,9 @@ func answerCall(c *effectrpc.Call, v any, err error) {
 }
 
 func failCall(c *effectrpc.Call, err error) {
+	if c.Context().Err() != nil {
+		err = errStopped // whatever it was, the connection's end was first
+	}
 	if b, ok := contract.EncodeError(err); ok {
 		c.Fail(b)
 		return

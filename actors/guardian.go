@@ -2,18 +2,13 @@ package actors
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io/fs"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http/httpproxy"
 
 	"codework/internal/store"
 	"codework/messages"
@@ -25,15 +20,15 @@ import (
 // message is for, restarts what fails within a budget, and knows what runs.
 type guardian struct {
 	config Config
+	begun  *atomic.Bool // an earlier incarnation was started
 	deps   sessionDeps
 	hub    *Ref
 	local  *Ref
 
 	sessions    map[string]*sessionSlot
-	connections map[connectionTo]*Ref
+	connections map[connectionTo]*connectionSlot
 	gateways    map[*Ref]bool
 	draining    bool
-	settled     []Reply // wait until nothing runs
 	last        Load
 }
 
@@ -58,11 +53,15 @@ type toSession struct {
 
 type (
 	retireSession struct{ id string }
-	drain         struct{}              // refuse new work and stop what runs
-	running       struct{}              // asks what runs
-	leaveLocal    struct{ conn string } // a local client is gone
-	openGateway   struct{ g *gateway }
-	getHub        struct{}
+	restSession   struct { // the answer to mayRest
+		id  string
+		yes bool
+	}
+	drain       struct{}              // refuse new work and stop what runs
+	running     struct{}              // asks what runs
+	leaveLocal  struct{ conn string } // a local client is gone
+	openGateway struct{ g *gateway }
+	getHub      struct{}
 )
 
 // Load is what runs in the process.
@@ -73,6 +72,15 @@ type Load struct {
 }
 
 func (g *guardian) Receive(me *Self, m any) {
+	if g.hub == nil {
+		// What everybody holds on to (the hub, the sandbox) went down with the
+		// incarnation before: whoever watches the guardian ends the process.
+		if _, ok := m.(Started); !ok || g.begun.Swap(true) {
+			me.Answer(nil, errStopped)
+			me.Ref().Stop()
+			return
+		}
+	}
 	switch m := m.(type) {
 	case Started:
 		g.start(me)
@@ -92,25 +100,28 @@ func (g *guardian) Receive(me *Self, m any) {
 	case retireSession:
 		if s := g.sessions[m.id]; s != nil && !s.retiring {
 			s.retiring = true
-			s.ref.Stop()
+			s.ref.Tell(mayRest{})
 		}
+	case restSession:
+		g.rest(m)
 	case Ended:
 		g.ended(me, m.Child)
 	case leaveLocal:
 		for _, s := range g.sessions {
+			if s.retiring {
+				s.held = append(s.held, heldMessage{m: clientGone{m.conn}})
+				continue
+			}
 			s.ref.Tell(clientGone{m.conn})
 		}
 	case connectionTo:
 		g.connect(me, m)
+	case connectionMade:
+		g.connected(me, m)
 	case sandboxes.MountOptions:
 		g.mount(me, m)
 	case drain:
-		g.draining = true
-		for _, s := range g.sessions {
-			s.ref.Tell(messages.Interrupt{Reason: messages.ByShutdown})
-		}
-		g.settled = append(g.settled, me.TakeReply())
-		g.tell()
+		g.drain(me)
 	case openGateway:
 		ref := me.Spawn(func() Actor { return m.g })
 		g.gateways[ref] = true
@@ -122,7 +133,7 @@ func (g *guardian) Receive(me *Self, m any) {
 }
 
 func (g *guardian) start(me *Self) {
-	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*Ref{}, map[*Ref]bool{}
+	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*connectionSlot{}, map[*Ref]bool{}
 	g.hub = me.Spawn(newHub)
 	g.local = me.Spawn(newSandbox(g.config.Local))
 	self := me.Ref()
@@ -132,6 +143,7 @@ func (g *guardian) start(me *Self) {
 		publish: func(events []messages.Event) { hub.Tell(publish{events}) },
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },
+		rests:   func(id string, yes bool) { self.Tell(restSession{id, yes}) },
 		unmount: func(session string) { local.Tell(unmount{session}) },
 	}
 }
@@ -157,7 +169,45 @@ func (g *guardian) route(me *Self, m toSession) {
 func (g *guardian) open(me *Self, id string) *sessionSlot {
 	s := &sessionSlot{ref: me.Spawn(newSession(g.deps, id)), state: sessionState{id: id, status: messages.SessionIdle}}
 	g.sessions[id] = s
+	if g.draining {
+		s.ref.Tell(wrapUp{})
+	}
 	return s
+}
+
+// rest unloads a session that has nothing to do, or gives it what came
+// meanwhile.
+func (g *guardian) rest(m restSession) {
+	s := g.sessions[m.id]
+	if s == nil || !s.retiring {
+		return
+	}
+	if m.yes {
+		s.ref.Stop()
+		return
+	}
+	s.retiring = false
+	for _, h := range s.held {
+		s.ref.pass(h.m, h.reply)
+	}
+	s.held = nil
+}
+
+// drain stops all work and is answered when what it came to is on disk.
+func (g *guardian) drain(me *Self) {
+	g.draining = true
+	var settled []func(context.Context) (any, error)
+	for _, s := range g.sessions {
+		settled = append(settled, s.ref.request(wrapUp{}))
+	}
+	reply := me.TakeReply()
+	me.Go(func(ctx context.Context) any {
+		for _, wait := range settled {
+			_, _ = wait(ctx) // one that cannot be read, or ends meanwhile, has nothing to record
+		}
+		reply.Send(nil, nil)
+		return nil
+	})
 }
 
 // ended forgets a child that has stopped: a session that was unloaded, or one
@@ -185,9 +235,9 @@ func (g *guardian) ended(me *Self, child *Ref) {
 		g.tell()
 		return
 	}
-	for key, ref := range g.connections {
-		if ref == child {
-			me.Log().Error("provider connection failed too often; the next request opens it again", "provider", key.provider)
+	for key, c := range g.connections {
+		if c.ref == child {
+			me.Log().Info("provider connection ended; the next request opens it again", "provider", key.provider)
 			delete(g.connections, key)
 			return
 		}
@@ -213,12 +263,6 @@ func (g *guardian) running() []sessionState {
 // tell says what runs to whoever decides about the end of the process.
 func (g *guardian) tell() {
 	l := Load{Loaded: len(g.sessions), Busy: len(g.running()), Clients: len(g.gateways)}
-	if l.Busy == 0 {
-		for _, r := range g.settled {
-			r.Send(nil, nil)
-		}
-		g.settled = nil
-	}
 	if l != g.last && g.config.Watch != nil {
 		g.last = l
 		g.config.Watch(l)
@@ -324,106 +368,60 @@ func (g *guardian) mount(me *Self, o sandboxes.MountOptions) {
 	})
 }
 
-// connect answers with the actor of a provider connection.
+// connect answers with the actor of a provider connection. A new one is made
+// beside the guardian, since certificates are read from files.
 func (g *guardian) connect(me *Self, key connectionTo) {
-	ref := g.connections[key]
-	if ref == nil {
-		dialect := g.config.Dialects[key.protocol]
-		if dialect == nil {
-			me.Answer(nil, &messages.Failure{Type: messages.FailConfiguration,
-				Message: "protocol " + string(key.protocol) + " is not supported"})
-			return
-		}
+	if c := g.connections[key]; c != nil {
+		c.used = time.Now()
+		me.Answer(c.ref, nil)
+		return
+	}
+	reply := me.TakeReply()
+	me.Go(func(context.Context) any {
 		client, err := key.client()
-		if err != nil {
-			me.Answer(nil, &messages.Failure{Type: messages.FailConfiguration, Message: err.Error()})
-			return
-		}
-		ref = me.Spawn(newProvider(dialect, client))
-		g.connections[key] = ref
-	}
-	me.Answer(ref, nil)
+		return connectionMade{key, client, err, reply}
+	})
 }
 
-// client makes the HTTP client of a connection. Proxy and certificates are
-// the caller's, not those the process was started with.
-func (c connectionTo) client() (*http.Client, error) {
-	v := map[string]string{}
-	for i, name := range networkVariables {
-		v[name] = c.network[i]
+func (g *guardian) connected(me *Self, m connectionMade) {
+	dialect := g.config.Dialects[m.key.protocol]
+	switch {
+	case m.err != nil:
+		m.reply.Send(nil, &messages.Failure{Type: messages.FailConfiguration, Message: m.err.Error()})
+		return
+	case dialect == nil:
+		m.reply.Send(nil, &messages.Failure{Type: messages.FailConfiguration, Message: "protocol " + string(m.key.protocol) + " is not supported"})
+		return
 	}
-	either := func(a, b string) string {
-		if v[a] != "" {
-			return v[a]
-		}
-		return v[b]
-	}
-	all := either("ALL_PROXY", "all_proxy")
-	proxy := httpproxy.Config{HTTPSProxy: either("HTTPS_PROXY", "https_proxy"), HTTPProxy: either("HTTP_PROXY", "http_proxy"), NoProxy: either("NO_PROXY", "no_proxy")}
-	if proxy.HTTPSProxy == "" {
-		proxy.HTTPSProxy = all
-	}
-	if proxy.HTTPProxy == "" {
-		proxy.HTTPProxy = all
-	}
-	choose := proxy.ProxyFunc()
-	t := &http.Transport{
-		Proxy:                 func(r *http.Request) (*url.URL, error) { return choose(r.URL) },
-		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext,
-		ForceAttemptHTTP2:     true,
-		TLSHandshakeTimeout:   dialTimeout,
-		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConnsPerHost:   64, // sessions that take turns on one connection
-		ExpectContinueTimeout: time.Second,
-	}
-	roots, err := certificates(v["SSL_CERT_FILE"], v["SSL_CERT_DIR"])
-	if err != nil {
-		return nil, err
-	}
-	if roots != nil {
-		t.TLSClientConfig = &tls.Config{RootCAs: roots}
-	}
-	return &http.Client{Transport: t, CheckRedirect: providers.CheckRedirect}, nil
-}
-
-// How long a provider's host may take to accept, and how often an idle
-// connection is probed.
-const (
-	dialTimeout = 30 * time.Second
-	keepAlive   = 30 * time.Second
-)
-
-// certificates reads the authorities that the variables name; nil means the
-// system's.
-func certificates(file, dir string) (*x509.CertPool, error) {
-	if file == "" && dir == "" {
-		return nil, nil
-	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	files := []string{}
-	if file != "" {
-		files = append(files, file)
-	}
-	for _, d := range filepath.SplitList(dir) {
-		found, _ := filepath.Glob(filepath.Join(d, "*")) // a bad pattern is a folder without certificates
-		files = append(files, found...)
-	}
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err == nil && pool.AppendCertsFromPEM(b) {
-			continue
-		}
-		if f == file {
-			if err == nil {
-				err = errors.New("no certificate in it")
+	c := g.connections[m.key]
+	if c == nil {
+		for _, old := range g.connections {
+			if time.Since(old.used) > connectionRest {
+				old.ref.Stop()
 			}
-			return nil, errors.New("SSL_CERT_FILE " + f + ": " + err.Error())
 		}
+		c = &connectionSlot{ref: me.Spawn(newProvider(dialect, m.client))}
+		g.connections[m.key] = c
 	}
-	return pool, nil
+	c.used = time.Now()
+	m.reply.Send(c.ref, nil)
+}
+
+// connectionRest is how long a connection stays that no exchange asks for:
+// longer than any request may take.
+const connectionRest = 2 * time.Hour
+
+// connectionSlot is a provider connection and when it was last asked for.
+type connectionSlot struct {
+	ref  *Ref
+	used time.Time
+}
+
+type connectionMade struct {
+	key    connectionTo
+	client *http.Client
+	err    error
+	reply  Reply
 }
 
 // Config is what the tree of actors is made of.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,30 +39,87 @@ type rig struct {
 	model  *playedModel
 	events *recorder
 	ctx    context.Context
+	loaded atomic.Int64 // sessions in memory
 
 	mu       sync.Mutex // guards exchange
 	exchange Exchange
 	prepErr  error
 }
 
-// flakyStore refuses appends on demand.
+// flakyStore refuses appends, or lets things wait, on demand.
 type flakyStore struct {
 	*store.Store
-	mu   sync.Mutex // guards fail
-	fail func(store.Batch) error
+	looking chan struct{} // a lookup waits
+
+	mu     sync.Mutex // guards what follows
+	fail   func(store.Batch) error
+	load   error
+	hold   chan struct{} // closed to let appends go on
+	lookup chan struct{} // closed to let lookups of prompts go on
 }
 
 func (f *flakyStore) Append(b store.Batch, done func(error)) {
 	f.mu.Lock()
-	fail := f.fail
+	fail, hold := f.fail, f.hold
 	f.mu.Unlock()
+	if hold != nil {
+		told := done
+		done = func(err error) {
+			<-hold // holds up everything behind it as well
+			told(err)
+		}
+	}
 	if fail != nil {
 		if err := fail(b); err != nil {
-			go done(err)
+			// Refused by the store, so that answers keep their order.
+			f.Store.Append(store.Batch{Session: b.Session, Events: []messages.Event{{ID: "gap", Type: "gap", Session: b.Session, Seq: 1 << 40}}},
+				func(error) { done(err) })
 			return
 		}
 	}
 	f.Store.Append(b, done)
+}
+
+func (f *flakyStore) Load(ctx context.Context, id string) (store.Snapshot, error) {
+	f.mu.Lock()
+	err := f.load
+	f.mu.Unlock()
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	return f.Store.Load(ctx, id)
+}
+
+func (f *flakyStore) Prompt(id string) (session, hash string, ok bool, err error) {
+	f.mu.Lock()
+	wait := f.lookup
+	f.mu.Unlock()
+	if wait != nil {
+		f.looking <- struct{}{}
+		<-wait
+	}
+	return f.Store.Prompt(id)
+}
+
+func (f *flakyStore) failLoads(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.load = err
+}
+
+// holdLookups makes lookups of prompt ids wait until release is called; each
+// one that waits is told on looking.
+func (f *flakyStore) holdLookups() (release func()) {
+	wait := make(chan struct{})
+	f.mu.Lock()
+	f.lookup = wait
+	f.mu.Unlock()
+	return func() {
+		f.mu.Lock()
+		f.lookup = nil
+		f.mu.Unlock()
+		close(wait)
+	}
 }
 
 func (f *flakyStore) failWhen(fail func(store.Batch) error) {
@@ -77,7 +135,7 @@ func newRig(t testing.TB, extra ...tools.Tool) *rig {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*within)
-	r := &rig{t: t, store: st, flaky: &flakyStore{Store: st}, model: newPlayedModel(), ctx: ctx}
+	r := &rig{t: t, store: st, flaky: &flakyStore{Store: st, looking: make(chan struct{}, 64)}, model: newPlayedModel(), ctx: ctx}
 	set, err := tools.NewSet(extra...)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +162,8 @@ func (r *rig) boot() {
 	if os.Getenv("ACTORS_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	s, err := Boot(r.ctx, Config{Store: r.flaky, Prepare: r, Local: noDriver{}, Dir: "/"}, Identity{}, log)
+	s, err := Boot(r.ctx, Config{Store: r.flaky, Prepare: r, Local: noDriver{}, Dir: "/",
+		Watch: func(l Load) { r.loaded.Store(int64(l.Loaded)) }}, Identity{}, log)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -29,14 +29,12 @@ type ledger struct {
 
 // input is a prompt that was admitted and not promoted yet.
 type input struct {
-	id       string
-	body     messages.PromptBody
-	delivery messages.Delivery
-	seq      int64
-	at       int64
-	// What follows is not recorded.
-	bound     string // the connection its work ends with
-	unwritten bool   // on its way to the disk: nothing may happen because of it
+	id        string
+	body      messages.PromptBody
+	delivery  messages.Delivery
+	seq       int64
+	at        int64
+	unwritten bool // on its way to the disk: nothing may happen because of it
 }
 
 // draft is an assistant message that is not committed yet.
@@ -149,6 +147,11 @@ func (l *ledger) ready(id string) {
 			l.inbox[i].unwritten = false
 		}
 	}
+}
+
+// taken tells whether a message that is no prompt has that id.
+func (l *ledger) taken(id string) bool {
+	return l.ids[id] || l.draft != nil && l.draft.message.ID == id
 }
 
 // hasSteer tells whether a prompt waits to join the running exchange.

@@ -12,6 +12,27 @@ type outbox struct {
 	waiting []parcel
 	head    uint64 // number of the parcel at waiting[0]
 	running bool   // readers were told of an execution and not of its end
+	told    *position
+}
+
+// position is the last durable event that readers were given. It outlives the
+// restarts of a session: what was recorded and not told before one is told
+// after it.
+type position struct {
+	unknown bool // nothing was told by this process
+	seq     int64
+}
+
+// behind returns the events that readers were not given.
+func (p position) behind(events []messages.Event) []messages.Event {
+	if p.unknown {
+		return nil
+	}
+	i := len(events)
+	for i > 0 && events[i-1].Seq > p.seq {
+		i--
+	}
+	return events[i:]
 }
 
 // parcel is one batch under way to the disk, and the live events behind it.
@@ -61,20 +82,36 @@ func (o *outbox) committed() {
 	p := o.waiting[0]
 	o.waiting = o.waiting[1:]
 	o.head++
-	for _, e := range p.events {
+	o.tell(p.events)
+	for _, f := range p.done {
+		f(nil)
+	}
+}
+
+// tell publishes what is on disk, and live events behind it.
+func (o *outbox) tell(events []messages.Event) {
+	if len(events) == 0 {
+		return
+	}
+	for _, e := range events {
 		switch {
 		case e.Type == messages.EventExecutionStarted:
 			o.running = true
 		case messages.Terminal(e.Type):
 			o.running = false
 		}
+		if e.Durable() {
+			*o.told = position{seq: e.Seq}
+		}
 	}
-	if len(p.events) > 0 {
-		o.publish(p.events)
-	}
-	for _, f := range p.done {
-		f(nil)
-	}
+	o.publish(events)
+}
+
+// catchUp begins with a log that ends at seq, of which readers were not given
+// untold.
+func (o *outbox) catchUp(seq int64, untold []messages.Event) {
+	o.tell(untold)
+	*o.told = position{seq: seq}
 }
 
 // fail gives up on everything that is not on disk.

@@ -2,8 +2,6 @@ package actors
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -225,31 +223,6 @@ func lookupIn(w *messages.World) credentials.Lookup {
 		}
 		return os.LookupEnv(name)
 	}
-}
-
-// connectionTo names a provider connection: everything that makes one differ
-// from another.
-type connectionTo struct {
-	protocol   messages.Protocol
-	baseURL    string
-	provider   string
-	credential string // a digest of the key
-	network    [len(networkVariables)]string
-}
-
-// networkVariables are what a caller's environment says about the way to a
-// provider.
-var networkVariables = [...]string{
-	"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy",
-	"SSL_CERT_FILE", "SSL_CERT_DIR",
-}
-
-func digest(key string) string {
-	if key == "" {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
 }
 
 // secrets are the values that must not show up in what is logged or stored.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -25,6 +26,8 @@ type sessionDeps struct {
 	publish func([]messages.Event)
 	changed func(sessionState) // tells the guardian what the session does now
 	retire  func(id string)    // asks the guardian to unload the session
+	// rests answers mayRest: whether the session can be unloaded now.
+	rests   func(id string, yes bool)
 	unmount func(session string)
 	clock   func() time.Time
 	idle    time.Duration
@@ -82,7 +85,13 @@ type session struct {
 	leave    bool // the last local client has left; its mount goes when work ends
 	keepJobs bool // background jobs outlive the session's clients
 	seen     *tools.Seen
-	cache    messages.EncodeCache
+	// bound tells of prompts with which client their work ends. It is kept
+	// beside the log, which may be read again under it.
+	bound    map[string]string
+	checking map[string]int  // prompts that are looked up, by the client they are bound to
+	left     map[string]bool // clients that have gone while their prompts were looked up
+	closing  bool            // the process ends: nothing new is begun
+	cache    *messages.EncodeCache
 	told     map[string]bool // notices said already
 	rest     func()          // stops the timer of the rest
 }
@@ -95,10 +104,11 @@ type held struct {
 // Messages of the session to itself.
 type (
 	loaded struct {
-		epoch uint64
-		led   *ledger
-		calls []string // started and not settled
-		err   error
+		epoch  uint64
+		led    *ledger
+		calls  []string         // started and not settled
+		untold []messages.Event // recorded, but readers were not given them
+		err    error
 	}
 	written struct {
 		epoch uint64
@@ -117,13 +127,23 @@ type (
 // clientGone tells a session that a local client has ended.
 type clientGone struct{ conn string }
 
+// mayRest asks a session whether it can be unloaded: whoever asks holds back
+// what comes for it until rests was called.
+type mayRest struct{}
+
+// wrapUp makes a session stop its work and begin nothing new. It is answered
+// when all is on disk.
+type wrapUp struct{}
+
 // resumeSession starts work that is pending, or goes on with a conversation
 // that waits for an answer; it is answered with the outcome.
 type resumeSession struct{}
 
 func newSession(d sessionDeps, id string) func() Actor {
+	told := &position{unknown: true}
 	return func() Actor {
-		return &session{sessionDeps: d, id: id, clients: map[string]bool{}, told: map[string]bool{}, seen: &tools.Seen{}}
+		return &session{sessionDeps: d, id: id, clients: map[string]bool{}, told: map[string]bool{}, seen: &tools.Seen{},
+			bound: map[string]string{}, checking: map[string]int{}, left: map[string]bool{}, cache: &messages.EncodeCache{}, out: outbox{told: told}}
 	}
 }
 
@@ -150,6 +170,10 @@ func (s *session) Receive(me *Self, m any) {
 		case loading:
 			s.held = append(s.held, held{m, me.TakeReply()})
 		case broken:
+			if _, ok := m.(mayRest); ok {
+				s.rests(s.id, true)
+				return
+			}
 			me.Answer(nil, s.fault)
 		default:
 			s.handle(m)
@@ -163,7 +187,7 @@ func (s *session) handle(m any) {
 	case messages.Prompt:
 		s.prompt(m, me.TakeReply())
 	case checked:
-		s.admit(m)
+		s.onChecked(m)
 	case messages.Interrupt:
 		me.Answer(s.interrupt(m, false), nil)
 	case messages.Wait:
@@ -181,6 +205,12 @@ func (s *session) handle(m any) {
 		s.queue(m, me.TakeReply())
 	case clientGone:
 		s.clientGone(m.conn)
+	case wrapUp:
+		s.closing = true
+		s.interrupt(messages.Interrupt{Reason: messages.ByShutdown}, false)
+		s.waiters = append(s.waiters, me.TakeReply())
+	case mayRest:
+		s.rests(s.id, s.phase == idle && len(s.out.waiting) == 0 && len(s.checking) == 0 && len(s.clients) == 0)
 	case restOver:
 		if m.epoch == s.epoch && s.phase == idle && len(s.clients) == 0 {
 			s.retire(s.id)
@@ -222,7 +252,7 @@ func (s *session) load() {
 	s.phase = loading
 	s.epoch = nextGeneration()
 	s.exec = nil
-	epoch, id := s.epoch, s.id
+	epoch, id, told := s.epoch, s.id, *s.out.told
 	s.me.Go(func(ctx context.Context) any {
 		snap, err := s.store.Load(ctx, id)
 		if err == nil && snap.Damaged != nil {
@@ -244,7 +274,7 @@ func (s *session) load() {
 				return loaded{epoch: epoch, err: err}
 			}
 		}
-		return loaded{epoch: epoch, led: led, calls: snap.Started}
+		return loaded{epoch: epoch, led: led, calls: snap.Started, untold: told.behind(snap.Events)}
 	})
 }
 
@@ -261,7 +291,8 @@ func (s *session) opened(m loaded) {
 	}
 	s.led = m.led
 	s.phase = idle
-	s.cache = messages.EncodeCache{}
+	s.cache = &messages.EncodeCache{}
+	s.out.catchUp(m.led.seq, m.untold)
 	s.heal(m.calls)
 	s.tellState()
 	waiting := s.held
@@ -278,6 +309,11 @@ func (s *session) opened(m loaded) {
 // next message tries anew.
 func (s *session) breakDown(err error) {
 	s.phase, s.fault = broken, err
+	if s.out.running {
+		// Not even the end of the work can be written. It is told all the same.
+		s.out.live(s.unrecordedEnd(err))
+		s.out.running = false
+	}
 	for _, h := range s.held {
 		h.reply.Send(nil, err)
 	}
@@ -343,7 +379,7 @@ func (s *session) live(kind string, d messages.EventData) {
 }
 
 func encode(d messages.EventData) json.RawMessage {
-	b, err := json.Marshal(d)
+	b, err := messages.JSON(d)
 	if err != nil {
 		panic(err) // EventData holds nothing that has no JSON form
 	}
@@ -370,10 +406,6 @@ func (s *session) lost(err error) {
 	healing := s.healing
 	s.out.fail(err)
 	if healing {
-		// Not even the end of the work can be written. It is told all the same.
-		if s.out.running {
-			s.out.live(s.unrecordedEnd(err))
-		}
 		s.breakDown(err)
 		return
 	}
@@ -417,7 +449,22 @@ func (s *session) prompt(p messages.Prompt, reply Reply) {
 		s.admit(c)
 		return
 	}
+	s.checking[p.Bound]++
 	s.me.Go(func(context.Context) any { return s.check(c) })
+}
+
+// onChecked takes a prompt that was looked up, unless its client has gone
+// meanwhile and with it who wanted an answer.
+func (s *session) onChecked(c checked) {
+	conn := c.prompt.Bound
+	if s.left[conn] && c.err == nil && !c.known {
+		c.err = &messages.Refused{Name: messages.RefusedShutdown, Message: "the client has gone"}
+	}
+	if s.checking[conn]--; s.checking[conn] <= 0 {
+		delete(s.checking, conn)
+		delete(s.left, conn)
+	}
+	s.admit(c)
 }
 
 // check does beside the actor what needs the disk: images become blobs, and
@@ -460,6 +507,9 @@ func (s *session) admit(c checked) {
 			c.err = &messages.PromptConflict{SessionID: s.id, MessageID: c.prompt.ID}
 		}
 	}
+	if c.err == nil && !c.known && s.led.taken(c.prompt.ID) {
+		c.err = &messages.PromptConflict{SessionID: s.id, MessageID: c.prompt.ID}
+	}
 	if c.err != nil {
 		c.reply.Send(nil, c.err)
 		return
@@ -484,17 +534,22 @@ func (s *session) admit(c checked) {
 	s.append(write{prompt: &c, record: true}, then, record{messages.EventPromptAdmitted,
 		messages.EventData{MessageID: c.prompt.ID, Prompt: &c.body, Delivery: c.prompt.Delivery}})
 	in := &s.led.inbox[len(s.led.inbox)-1]
-	in.bound, in.unwritten = c.prompt.Bound, true
+	in.unwritten = true
+	if c.prompt.Bound != "" {
+		s.bound[c.prompt.ID] = c.prompt.Bound
+	}
 	s.tellState()
 }
 
 // awake starts work, or remembers that there is some.
 func (s *session) awake() {
-	if s.phase != idle {
+	switch {
+	case s.closing:
+	case s.phase != idle:
 		s.wake = true
-		return
+	default:
+		s.start(false)
 	}
-	s.start(false)
 }
 
 func (s *session) onResume(reply Reply) {
@@ -552,11 +607,15 @@ func (s *session) removeQueued(which func(input) bool) {
 // clientGone ends what a local client has left: its queued prompts are taken
 // back, its running work is stopped. What others asked for goes on.
 func (s *session) clientGone(conn string) {
+	if s.checking[conn] > 0 {
+		s.left[conn] = true
+	}
 	if !s.clients[conn] {
 		return
 	}
 	delete(s.clients, conn)
-	s.removeQueued(func(in input) bool { return in.bound == conn })
+	s.removeQueued(func(in input) bool { return s.bound[in.id] == conn })
+	maps.DeleteFunc(s.bound, func(_, c string) bool { return c == conn })
 	s.leave = len(s.clients) == 0
 	if s.leave {
 		s.world = nil

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"codework/messages"
@@ -39,7 +40,8 @@ type System struct {
 func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*System, error) {
 	rt := NewRuntime(log)
 	s := &System{rt: rt, config: config, identity: id, started: time.Now(), takeover: make(chan struct{}), log: log}
-	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config} })
+	begun := new(atomic.Bool)
+	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config, begun: begun} })
 	if w, ok := config.Prepare.(*Workshop); ok {
 		w.guardian = s.guardian
 	}
