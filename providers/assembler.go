@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	// maxAnswerBytes bounds the memory one answer may take; the longest
-	// answers models can give are below a tenth of it.
-	maxAnswerBytes = 64 << 20
+	// maxAnswerBytes bounds one answer, so that its event fits into a frame of
+	// 16 MiB even if every byte takes six in JSON. The longest answers that
+	// models can give are a quarter of it.
+	maxAnswerBytes = 2 << 20
 	// maxAnswerParts bounds it for parts that are empty.
 	maxAnswerParts = 10_000
 )
@@ -136,7 +137,7 @@ func (a *Assembler) Append(b *Block, delta string) {
 		return
 	}
 	if a.bytes += len(delta); a.bytes > maxAnswerBytes {
-		a.Fail(invalid("the answer is longer than 64 MiB"))
+		a.Fail(invalid("the answer is longer than 2 MiB"))
 		return
 	}
 	b.text.WriteString(delta)
@@ -156,7 +157,7 @@ func (a *Assembler) Sign(b *Block, signature string) {
 		return
 	}
 	if a.bytes += len(signature); a.bytes > maxAnswerBytes {
-		a.Fail(invalid("the answer is longer than 64 MiB"))
+		a.Fail(invalid("the answer is longer than 2 MiB"))
 		return
 	}
 	b.signature.WriteString(signature)

@@ -165,7 +165,7 @@ func (g *global) connectEmbedded(ctx context.Context, p home.Paths) (*client.Cli
 		return nil, nil, err
 	}
 	if p.Database != home.InMemory {
-		if _, err := p.Acquire(expired(), nil); err != nil {
+		if err := g.takeHome(ctx, p); err != nil {
 			return nil, nil, connectProblem(ctx, err, p)
 		}
 	}
@@ -200,6 +200,44 @@ func (g *global) connectEmbedded(ctx context.Context, p home.Paths) (*client.Cli
 		return nil, nil, err
 	}
 	return c, stop, nil
+}
+
+// takeHome makes this process the owner. An owner in the background that has
+// nothing to do gives way.
+func (g *global) takeHome(ctx context.Context, p home.Paths) error {
+	_, err := p.Acquire(expired(), nil)
+	if err == nil || !g.sendAway(ctx, p) {
+		return err
+	}
+	limit, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	_, err = p.Acquire(limit, nil)
+	return err
+}
+
+// sendAway asks an owner without work to end, and tells whether it will.
+func (g *global) sendAway(ctx context.Context, p home.Paths) bool {
+	hello, err := g.hello()
+	if err != nil {
+		return false
+	}
+	limit, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	conn, err := p.Dial(limit)
+	if err != nil {
+		return errors.Is(err, home.ErrNobody) // it is ending already
+	}
+	c, err := client.OverSocket(limit, conn)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	info, err := c.Hello(limit, hello)
+	if err != nil || info.Sessions.Busy > 0 {
+		return false
+	}
+	_, err = c.Handover(limit)
+	return err == nil
 }
 
 // expired is a context for trying once.
