@@ -31,7 +31,7 @@ func TestAnAnswerIsBounded(t *testing.T) {
 			deltas++
 		}
 	})
-	if f := o.Failed(t); f.Type != messages.FailInvalidResponse || f.Retryable || deltas != 65 {
+	if f := o.Failed(t); f.Type != messages.FailInvalidResponse || f.Retryable || deltas != 3 {
 		t.Errorf("%+v after %d MiB", f, deltas)
 	}
 	o = assemble(t, func(a *providers.Assembler) {
