@@ -144,7 +144,7 @@ func (g *global) ownerCommand(p home.Paths) []string {
 // it is started from. What its clients need, they bring along.
 var ownerVariables = []string{
 	"HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME",
-	"SYSTEMROOT", "USERPROFILE", "LOCALAPPDATA", "GOMEMLIMIT", "GOMAXPROCS", "GOTRACEBACK",
+	"SYSTEMROOT", "USERPROFILE", "LOCALAPPDATA", "GOMEMLIMIT", "GOMAXPROCS", "GOTRACEBACK", "GORACE",
 	"CODEWORK_IDLE_EXIT", "CODEWORK_MODELS_FILE", "CODEWORK_MODELS_TTL", "CODEWORK_MODELS_URL", "CODEWORK_CREDENTIALS",
 }
 
