@@ -139,7 +139,7 @@ func (g *guardian) start(me *Self) {
 	self := me.Ref()
 	hub, local := g.hub, g.local
 	g.deps = sessionDeps{
-		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter,
+		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{},
 		publish: func(events []messages.Event) { hub.Tell(publish{events}) },
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },

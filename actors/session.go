@@ -16,6 +16,10 @@ import (
 // idleAfter is how long a session without work stays in memory.
 const idleAfter = 2 * time.Minute
 
+// maxPromptEvent bounds a prompt as it travels: an event must fit a frame of
+// 16 MiB with room to spare.
+const maxPromptEvent = 12 << 20
+
 // maxQueued bounds the prompts that wait in one session.
 const maxQueued = 1000
 
@@ -30,6 +34,7 @@ type sessionDeps struct {
 	rests   func(id string, yes bool)
 	unmount func(session string)
 	clock   func() time.Time
+	claims  *claims
 	idle    time.Duration
 }
 
@@ -155,6 +160,7 @@ func (s *session) Receive(me *Self, m any) {
 		s.out.publish = s.publish
 		s.load()
 	case Stopped:
+		s.claims.dropAll(s.id)
 		s.out.fail(errStopped)
 		return
 	case loaded:
@@ -434,6 +440,10 @@ func (s *session) prompt(p messages.Prompt, reply Reply) {
 		p.Delivery = messages.Steer
 	}
 	body := messages.PromptBody{Text: p.Text, Parts: p.Parts}
+	if len(encode(messages.EventData{Prompt: &body})) > maxPromptEvent {
+		reply.Send(nil, errors.New("text: the prompt is too large"))
+		return
+	}
 	c := checked{prompt: p, body: body, reply: reply}
 	images := slices.ContainsFunc(p.Parts, func(q messages.Part) bool { return len(q.Data) > 0 })
 	if p.ID == "" && !images {
@@ -486,6 +496,10 @@ func (s *session) check(c checked) checked {
 		}
 		p.Blob, p.Bytes, p.Data = name, int64(len(p.Data)), nil
 	}
+	if !s.claims.take(c.prompt.ID, s.id) {
+		c.err = &messages.PromptConflict{SessionID: s.id, MessageID: c.prompt.ID}
+		return c
+	}
 	owner, hash, ok, err := s.store.Prompt(c.prompt.ID)
 	switch {
 	case err != nil:
@@ -511,10 +525,12 @@ func (s *session) admit(c checked) {
 		c.err = &messages.PromptConflict{SessionID: s.id, MessageID: c.prompt.ID}
 	}
 	if c.err != nil {
+		s.claims.dropFor(c.prompt.ID, s.id)
 		c.reply.Send(nil, c.err)
 		return
 	}
 	if c.known {
+		s.claims.dropFor(c.prompt.ID, s.id)
 		s.out.whenDurable(s.out.mark(), func(err error) { c.reply.Send(nil, err) })
 		return
 	}
@@ -525,6 +541,7 @@ func (s *session) admit(c checked) {
 		s.clients[c.prompt.Bound] = true
 	}
 	then := func(err error) {
+		s.claims.dropFor(c.prompt.ID, s.id)
 		c.reply.Send(nil, err)
 		if err == nil {
 			s.led.ready(c.prompt.ID)
