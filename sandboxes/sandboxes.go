@@ -76,6 +76,7 @@ type Files interface {
 	// List returns the entries of a folder, sorted by name, with Lstat modes.
 	List(ctx context.Context, path string) ([]Info, error)
 	Mkdir(ctx context.Context, path string) error // with parents; an existing folder is fine
+	// Remove removes a file, a link itself, or an empty folder.
 	Remove(ctx context.Context, path string) error
 	// RealPath resolves every symlink; the last component need not exist.
 	RealPath(ctx context.Context, path string) (string, error)
@@ -100,7 +101,7 @@ type Command struct {
 	Dir    string            // "": the mount's
 	Env    map[string]string // added last
 	// Timeout ends the command like a cancelled context, but is told apart; 0
-	// means none.
+	// means none. It is no error: Exit.TimedOut tells, with the output so far.
 	Timeout time.Duration
 	// Output receives what the command prints, as it comes; nil drops it. The
 	// bytes are the callee's only during the call.

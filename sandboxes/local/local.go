@@ -3,7 +3,9 @@
 //
 // Files are reached directly. A write never shows a half: it goes to a
 // temporary file that is renamed, except where the folder takes no new file, or
-// the target is a mount point of its own; there it is written in place.
+// the target is a mount point of its own; there it is written in place. Mode,
+// and owner where that is allowed, are kept; hard links and extended attributes
+// are not.
 //
 // Commands run below a supervisor (package supervisor says what that promises),
 // which is started with the first command. At most MaxCommands run at once, the
