@@ -19,7 +19,7 @@ const (
 	// lines from the beginning for each edit. Both keep a comparison below a
 	// fraction of a second; what differs by more could hardly be shown within
 	// maxDiffBytes.
-	maxDiffInput = 8 << 20
+	maxDiffInput = 4 << 20
 	maxDiffWork  = 2 << 30
 )
 

@@ -216,12 +216,21 @@ func (g *gathered) folder(parent context.Context, w *walker, root string, accept
 // linePattern is what to look for in lines.
 type linePattern struct {
 	line *regexp.Regexp
+	// literal is a text that every match holds, "" if none is known. Looking
+	// for it first is many times faster than the expression. With fold it is
+	// in lower case and stands for all cases.
+	literal []byte
+	fold    bool
 	// block finds, in many lines at once, the first that may match; nil when
 	// the pattern can tell a line from a text.
 	block   *regexp.Regexp
 	context int
 	limit   int // matches a file
 }
+
+// minLiteral is the shortest literal worth looking for: single letters are in
+// nearly every line.
+const minLiteral = 2
 
 func newLinePattern(expr string, literal, ignoreCase bool) (linePattern, error) {
 	if literal {
@@ -244,10 +253,61 @@ func newLinePattern(expr string, literal, ignoreCase bool) (linePattern, error) 
 	if err != nil {
 		return p, err
 	}
+	if lit, fold := required(tree); len(lit) >= minLiteral {
+		p.literal, p.fold = []byte(lit), fold
+	}
 	if !knowsTextEnds(tree) {
 		p.block, err = regexp.Compile(block)
 	}
 	return p, err
+}
+
+// required is the longest literal text that is known to be in every match.
+func required(re *syntax.Regexp) (lit string, fold bool) {
+	switch re.Op {
+	case syntax.OpLiteral:
+		fold = re.Flags&syntax.FoldCase != 0
+		for _, r := range re.Rune {
+			// Where letters have other cases than the two of ASCII, folded
+			// bytes are no help.
+			if fold && r >= utf8.RuneSelf {
+				return "", false
+			}
+		}
+		if lit = string(re.Rune); fold {
+			lit = strings.ToLower(lit)
+		}
+	case syntax.OpCapture, syntax.OpPlus:
+		return required(re.Sub[0])
+	case syntax.OpRepeat:
+		if re.Min > 0 {
+			return required(re.Sub[0])
+		}
+	case syntax.OpConcat:
+		for _, sub := range re.Sub {
+			if l, f := required(sub); len(l) > len(lit) {
+				lit, fold = l, f
+			}
+		}
+	}
+	return lit, fold
+}
+
+// foldASCII writes b in lower case to dst.
+func foldASCII(dst, b []byte) []byte {
+	dst = append(dst[:0], b...)
+	for i, c := range dst {
+		if 'A' <= c && c <= 'Z' {
+			dst[i] = c + 'a' - 'A'
+		}
+	}
+	return dst
+}
+
+// foldedOutside tells whether b has one of the two characters beyond ASCII
+// that are cases of ASCII letters: the Kelvin sign and the long s.
+func foldedOutside(b []byte) bool {
+	return bytes.Contains(b, []byte("\u212a")) || bytes.Contains(b, []byte("\u017f"))
 }
 
 // knowsTextEnds tells whether a pattern can match the beginning or the end of
@@ -329,6 +389,7 @@ type lineSearch struct {
 	matches int
 	before  []matchLine // the last lines, should the next one match
 	after   int         // how many lines behind a match are still to be shown
+	folded  []byte      // scratch of candidates
 }
 
 func (s *lineSearch) full() bool { return s.matches >= s.pattern.limit }
@@ -336,18 +397,13 @@ func (s *lineSearch) full() bool { return s.matches >= s.pattern.limit }
 // lines searches whole lines, of which the last may lack its line break, and
 // tells whether to go on.
 func (s *lineSearch) lines(b []byte) bool {
-	block := s.pattern.block
-	if block != nil && bytes.IndexByte(b, '\r') >= 0 {
-		block = nil // "$" does not match in front of a carriage return
-	}
+	next := s.candidates(b)
 	for len(b) > 0 && !s.full() {
-		if block != nil {
-			at := block.FindIndex(b)
-			if at == nil {
-				s.pass(b)
-				return true
-			}
-			begin := bytes.LastIndexByte(b[:at[0]], '\n') + 1
+		if at := next(b); at < 0 {
+			s.pass(b)
+			return true
+		} else if at > 0 {
+			begin := bytes.LastIndexByte(b[:at], '\n') + 1
 			s.pass(b[:begin])
 			if b = b[begin:]; len(b) == 0 {
 				return true // it matched nothing, behind the last line break
@@ -370,6 +426,27 @@ func (s *lineSearch) lines(b []byte) bool {
 		b = b[end:]
 	}
 	return !s.full()
+}
+
+// candidates gives a function that finds the first place in the rest of b
+// whose line may match, -1 if none can.
+func (s *lineSearch) candidates(b []byte) func(rest []byte) int {
+	p := s.pattern
+	switch {
+	case p.literal != nil && !p.fold:
+		return func(rest []byte) int { return bytes.Index(rest, p.literal) }
+	case p.literal != nil && !foldedOutside(b):
+		s.folded = foldASCII(s.folded, b)
+		return func(rest []byte) int { return bytes.Index(s.folded[len(s.folded)-len(rest):], p.literal) }
+	case p.block != nil && bytes.IndexByte(b, '\r') < 0: // "$" does not match in front of a carriage return
+		return func(rest []byte) int {
+			if at := p.block.FindIndex(rest); at != nil {
+				return at[0]
+			}
+			return -1
+		}
+	}
+	return func([]byte) int { return 0 }
 }
 
 // pass goes over lines that do not match.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 	"unicode"
 
@@ -47,6 +48,8 @@ func absolute(m sandboxes.Mount, p string) string {
 	return path.Join(m.Dir(), p)
 }
 
+var beforeAMPM = regexp.MustCompile(`(?i) ([ap]m)\b`)
+
 // spellings are the names a file may have that a model cannot type: macOS puts
 // a narrow no-break space before AM and PM in the names of screenshots, stores
 // names decomposed, and uses curly apostrophes. The name as asked comes first.
@@ -60,9 +63,8 @@ func spellings(p string) []string {
 		}
 		out = append(out, s)
 	}
-	narrow := strings.NewReplacer(" AM.", "\u202fAM.", " PM.", "\u202fPM.", " am.", "\u202fam.", " pm.", "\u202fpm.")
 	curly := strings.NewReplacer("'", "\u2019")
-	add(narrow.Replace(p))
+	add(beforeAMPM.ReplaceAllString(p, "\u202f$1"))
 	add(norm.NFD.String(p))
 	add(curly.Replace(p))
 	add(curly.Replace(norm.NFD.String(p)))

@@ -1,3 +1,5 @@
+//go:build unix
+
 package tools
 
 import (
@@ -7,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp/syntax"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +73,7 @@ func TestGrep(t *testing.T) {
 		{"a regular expression", object{"pattern": `^func \w+\(`, "glob": "*.go"}, "src/main.go:3: func main() {"},
 		{"the end of a line", object{"pattern": `write$`}, "README.md:3: TODO: write"},
 		{"the whole line", object{"pattern": `\A# Title\z`}, "README.md:1: # Title"},
+		{"cases beyond ASCII", object{"pattern": "KELVIN", "ignoreCase": true, "path": "kelvin"}, "kelvin:1: 1 \u212aelvin\nkelvin:2: kelVin"},
 		{"literally", object{"pattern": "main() {", "literal": true}, "src/main.go:3: func main() {"},
 		{"literally, ignoring case", object{"pattern": "MAIN() {", "literal": true, "ignoreCase": true}, "src/main.go:3: func main() {"},
 		{"with context", object{"pattern": "^func", "context": 1}, "src/main.go-2- \nsrc/main.go:3: func main() {\nsrc/main.go-4- \t// TODO main"},
@@ -91,6 +95,7 @@ func TestGrep(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSession(t)
 			s.mount.tree(t, smallTree)
+			s.mount.file(t, "kelvin", "1 \u212aelvin\nkelVin\n")
 			if got := s.ok("grep", tc.args); got != tc.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tc.want)
 			}
@@ -189,6 +194,9 @@ func FuzzGrep(f *testing.F) {
 	f.Add("a\nb\r\nca\n", "a$", uint8(1))
 	f.Add("\n\nx", "^$|x", uint8(0))
 	f.Add("ab\nb", `a\s*b|b\z`, uint8(3))
+	f.Add("xABc\n\u212aey\nKEY", `(?i)b+c|(?i:key)`, uint8(0))
+	f.Add("KEY\n\u212aey\nno", `(?i)(key)`, uint8(0))
+	f.Add("abab\nab", `(ab){2}`, uint8(0))
 	f.Fuzz(func(t *testing.T, file, expr string, around uint8) {
 		if strings.Contains(file, "\x00") || strings.HasPrefix(file, "\ufeff") || len(file) > 4096 {
 			t.Skip()
@@ -508,6 +516,32 @@ func BenchmarkFind(b *testing.B) {
 	s := bigTree(b)
 	for b.Loop() {
 		s.ok("find", object{"pattern": "f49.go", "limit": 9999})
+	}
+}
+
+func TestRequiredLiterals(t *testing.T) {
+	for expr, want := range map[string]string{
+		"abc": "abc", "(?i)aBc": "abc/i", "x(abcd)+y": "abcd", "ab|abc": "ab", "a*bc": "bc", "(?:foo){2,}": "foo", "(?:foo){0,2}": "",
+		`\bname\s*=`: "name", "[ab]c": "c", "(?i)é+x": "x/i", ".*": "", "(a)?": "",
+	} {
+		tree, err := syntax.Parse(expr, syntax.Perl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lit, fold := required(tree)
+		if fold {
+			lit += "/i"
+		}
+		if lit != want {
+			t.Errorf("%s: %q, want %q", expr, lit, want)
+		}
+	}
+}
+
+func BenchmarkGrepIgnoringCase(b *testing.B) {
+	s := bigTree(b)
+	for b.Loop() {
+		s.ok("grep", object{"pattern": "NOWHERE to be found", "ignoreCase": true})
 	}
 }
 
