@@ -28,10 +28,16 @@ const (
 
 // checker validates the arguments of one tool.
 type checker struct {
-	source   json.RawMessage
-	schema   *jsonschema.Schema
+	source json.RawMessage
+	schema *jsonschema.Schema
+	// resolved is nil for a schema that is JSON Schema but goes beyond what can
+	// be checked here, such as a pattern with a look-ahead: then the arguments
+	// are left to the tool.
 	resolved *jsonschema.Resolved
 }
+
+// draft7 is the one older dialect that is read differently.
+const draft7 = "http://json-schema.org/draft-07/schema#"
 
 func newChecker(source json.RawMessage) (*checker, error) {
 	var s jsonschema.Schema
@@ -41,16 +47,18 @@ func newChecker(source json.RawMessage) (*checker, error) {
 	if s.Type != "" && s.Type != "object" {
 		return nil, fmt.Errorf("type is %q, want object", s.Type)
 	}
-	if !strings.Contains(s.Schema, "draft-07") {
-		// Unknown dialects are read as the newest: refusing a whole tool for
-		// the name of its dialect would help nobody.
+	// Unknown dialects are read as the newest: refusing a whole tool for the
+	// name of its dialect would help nobody.
+	if strings.Contains(s.Schema, "draft-07") {
+		s.Schema = draft7
+	} else {
 		s.Schema = ""
 	}
-	r, err := s.Resolve(nil)
-	if err != nil {
-		return nil, err
+	c := &checker{source: source, schema: &s}
+	if r, err := s.Resolve(nil); err == nil {
+		c.resolved = r
 	}
-	return &checker{source: source, schema: &s, resolved: r}, nil
+	return c, nil
 }
 
 // errNotObject tells arguments that are JSON, but no object.
@@ -119,6 +127,9 @@ func (c *checker) withoutNulls(raw json.RawMessage) (json.RawMessage, error) {
 // faults validates v and says, for each failing field, what is wrong with it.
 // No message repeats a value.
 func (c *checker) faults(v map[string]any) []string {
+	if c.resolved == nil {
+		return nil
+	}
 	err := c.resolved.Validate(v)
 	if err == nil {
 		return nil

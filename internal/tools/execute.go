@@ -42,8 +42,18 @@ type problem struct {
 // state: completed, error, or aborted when ctx ended before the handler was
 // done. Recording is the caller's.
 func Execute(ctx context.Context, set *Set, call Call, c Context) (messages.ToolResult, messages.CallState) {
-	result, state := execute(ctx, set, call, c)
-	return bounded(result), state
+	type outcome struct {
+		result messages.ToolResult
+		state  messages.CallState
+	}
+	o, err := guarded(call.Name, c, func() (outcome, error) {
+		result, state := execute(ctx, set, call, c)
+		return outcome{bounded(result), state}, nil
+	})
+	if err != nil { // a panic outside of handler and hooks: in Repair, or in the checking of a strange schema
+		return messages.TextResult(clip(oneLine(call.Name), maxNameShown)+": "+reason(err), true), messages.CallError
+	}
+	return o.result, o.state
 }
 
 func execute(ctx context.Context, set *Set, call Call, c Context) (messages.ToolResult, messages.CallState) {

@@ -423,12 +423,49 @@ func TestLaterToolOfTheSameNameReplaces(t *testing.T) {
 }
 
 func TestSchemaThatCannotBeUsedIsNamed(t *testing.T) {
-	for _, schema := range []string{``, `[]`, `{"type":"string"}`, `{"type":"object","properties":{"a":{"$ref":"#/$defs/none"}}}`} {
+	for _, schema := range []string{``, `[]`, `{"type":"string"}`} {
 		tool := echo()
 		tool.Schema = json.RawMessage(schema)
 		if _, err := NewSet(tool); err == nil || !strings.Contains(err.Error(), "echo") {
 			t.Errorf("schema %q: error %v", schema, err)
 		}
+	}
+}
+
+func TestForeignSchemas(t *testing.T) {
+	for _, tc := range []struct {
+		name, schema string
+		says         string // "" if {"a":"x"} is fine
+	}{
+		{"draft 7", `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"a":{"type":"number"}}}`, "a: must be number, is string"},
+		{"draft 7 by another name", `{"$schema":"https://json-schema.org/draft-07/schema","type":"object","properties":{"a":{"type":"number"}}}`, "a: must be number, is string"},
+		{"an unknown dialect", `{"$schema":"https://example.org/mine","type":"object","properties":{"a":{"type":"number"}}}`, "a: must be number, is string"},
+		{"a reference", `{"type":"object","properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"number"}}}`, "number"},
+		{"a rule without words of its own", `{"type":"object","properties":{"a":{"type":"string","pattern":"^y+$"}}}`, "pattern"},
+		{"an enumeration", `{"type":"object","properties":{"a":{"enum":["y","z"]}}}`, `a: must be one of ["y","z"]`},
+		{"a minimum", `{"type":"object","properties":{"a":{"type":"string","minLength":2}}}`, "a: is too short"},
+		{"a pattern that cannot be checked here", `{"type":"object","properties":{"a":{"type":"string","pattern":"^(?=y)"}}}`, ""},
+		{"a reference to nothing", `{"type":"object","properties":{"a":{"$ref":"#/$defs/none"}}}`, ""},
+		{"no rules", `{}`, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tool := echo()
+			tool.Schema = json.RawMessage(tc.schema)
+			s := newSession(t, tool)
+			r, state := s.execute(t.Context(), "echo", `{"a":"x"}`)
+			if tc.says == "" && state != messages.CallCompleted || tc.says != "" && (state != messages.CallError || !strings.Contains(text(r), tc.says)) {
+				t.Errorf("%s %q", state, text(r))
+			}
+		})
+	}
+}
+
+func TestPanicOutsideOfTheHandler(t *testing.T) {
+	tool := echo()
+	tool.Repair = func(json.RawMessage) json.RawMessage { panic("boom") }
+	s := newSession(t, tool)
+	if r, state := s.execute(t.Context(), "echo", "{}"); state != messages.CallError || text(r) != "echo: internal error: boom" {
+		t.Errorf("%s %q", state, text(r))
 	}
 }
 

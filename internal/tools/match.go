@@ -271,8 +271,13 @@ func (f *forgiven) line(out []byte, from, end int) []byte {
 			continue
 		}
 		n = i + norm.NFKC.NextBoundaryInString(f.original[i:end], true)
-		f.runs = append(f.runs, run{at: len(out), from: i, to: n})
-		out = append(out, lookAlike.Replace(norm.NFKC.String(f.original[i:n]))...)
+		own := f.original[i:n]
+		if form := lookAlike.Replace(norm.NFKC.String(own)); form == own {
+			out = f.plain(out, i, n)
+		} else {
+			f.runs = append(f.runs, run{at: len(out), from: i, to: n})
+			out = append(out, form...)
+		}
 		i = n
 	}
 	out = out[:begin+len(bytes.TrimRight(out[begin:], blanks))]

@@ -99,7 +99,7 @@ func runRead(ctx context.Context, c Context, raw json.RawMessage) (messages.Tool
 		seen = sight{size: info.Size, modTime: info.ModTime}
 	}
 	noteSeen(ctx, c, p, seen)
-	return w.result(asked)
+	return w.result(p)
 }
 
 func noteSeen(ctx context.Context, c Context, p string, v sight) {
@@ -171,14 +171,14 @@ func (w *window) end() {
 	}
 }
 
-func (w *window) result(asked string) (messages.ToolResult, error) {
+func (w *window) result(p string) (messages.ToolResult, error) {
 	total := w.line
 	count := fmt.Sprint(total)
 	if w.more {
 		count = "more than " + count
 	}
 	if w.first > max(total, 1) {
-		return failed("cannot read %s from line %d: it has %s", shown(asked), w.first, plural(total, "line"))
+		return failed("cannot read %s from line %d: it has %s", shown(p), w.first, plural(total, "line"))
 	}
 	text, cut := Head(validText(w.kept), w.lines, MaxBytes)
 	// What was not kept counts, too.
@@ -190,7 +190,7 @@ func (w *window) result(asked string) (messages.ToolResult, error) {
 	case cut.OutputLines == 0:
 		cut.Truncated, cut.TruncatedBy = true, byBytes
 		return succeeded(notice("", fmt.Sprintf("line %d is %s, more than the %s a call can show. View a part with bash: sed -n %dp %s | head -c %d",
-			w.first, formatSize(w.firstLen), formatSize(MaxBytes), w.first, shellQuote(asked), MaxBytes)), cut)
+			w.first, formatSize(w.firstLen), formatSize(MaxBytes), w.first, shellQuote(p), MaxBytes)), cut)
 	case strings.TrimSpace(text) == "":
 		text = notice("", plural(cut.OutputLines, "blank line"))
 	}

@@ -106,8 +106,8 @@ type Set struct {
 }
 
 // NewSet makes a set. Of two tools with one name the later replaces the
-// earlier, in the earlier's place. It fails when a schema cannot be used; the
-// error names the tool.
+// earlier, in the earlier's place. It fails when a schema is not one of an
+// object; the error names the tool.
 func NewSet(tools ...Tool) (*Set, error) {
 	s := &Set{index: make(map[string]int, len(tools))}
 	for _, t := range tools {
