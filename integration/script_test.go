@@ -40,6 +40,8 @@ func TestScripts(t *testing.T) {
 						return *long, nil
 					case "chat", "anthropic":
 						return cond == name, nil
+					case "again": // the wire makes no difference to it
+						return name == "anthropic" && !*long, nil
 					}
 					return false, fmt.Errorf("no such condition")
 				},
@@ -538,7 +540,7 @@ func cmdHomegone(ts *testscript.TestScript, neg bool, args []string) {
 		if all := w.homeProcesses(); len(all) > 0 {
 			return fmt.Sprint("the home process is there: ", all)
 		}
-		return ""
+		return w.locked()
 	}))
 }
 

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"codework/integration/mockmodel"
 )
 
@@ -37,13 +39,18 @@ func newWorld(dir, protocol string) *world {
 	return &world{dir: dir, home: filepath.Join(dir, "h"), protocol: protocol, procs: map[string]*process{}}
 }
 
+// idleExit is how long home processes stay, by protocol: on one wire each run
+// has one of its own, which opens what the one before left, on the other it
+// meets one that is there.
+var idleExit = map[string]string{"anthropic": "0", "openai-compatible": "400ms"}
+
 // environment is what the programs of the test see, beside a caller's own.
 func (w *world) environment() []string {
 	return []string{
 		"PATH=" + filepath.Dir(built.program) + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"HOME=" + w.dir,
 		"CODEWORK_HOME_DIR=" + w.home,
-		"CODEWORK_IDLE_EXIT=0",
+		"CODEWORK_IDLE_EXIT=" + idleExit[w.protocol],
 		keyVariable + "=" + key,
 		"PROTOCOL=" + w.protocol,
 		"GORACE=halt_on_error=0 atexit_sleep_ms=0",
@@ -170,6 +177,20 @@ func (w *world) homeProcesses() []running {
 	return out
 }
 
+// locked tells whether somebody still holds the home. A process that is ending
+// keeps its locks a little longer than its name.
+func (w *world) locked() string {
+	f, err := os.Open(filepath.Join(w.home, "data", "home.lock"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return "the home is locked"
+	}
+	return ""
+}
+
 // killHome ends the home process as a crash would.
 func (w *world) killHome() error {
 	all := w.homeProcesses()
@@ -197,7 +218,7 @@ const (
 func (w *world) end(failed bool) error {
 	var faults []error
 	for name, p := range w.procs {
-		faults = append(faults, fmt.Errorf("%s was started and never waited for", name))
+		faults = append(faults, fmt.Errorf("%s was started and never waited for; it printed:\n%s%s", name, p.out.String(), p.err.String()))
 		_ = p.cmd.Process.Kill()
 		_, _ = p.finish(endLimit)
 	}
