@@ -74,15 +74,24 @@ func Resolve(home, database string, lookup func(string) (string, bool)) (Paths, 
 	}
 	p.Socket = filepath.Join(home, "run", name)
 	if len(p.Socket) > maxSocketPath {
-		dir, _ := lookup("XDG_RUNTIME_DIR")
-		if dir == "" {
-			dir = filepath.Join(os.TempDir(), "codework-"+strconv.Itoa(os.Getuid()))
-		} else {
-			dir = filepath.Join(dir, "codework")
-		}
-		p.Socket = filepath.Join(dir, shortHash(p.Database)+".sock")
+		p.Socket = shortSocket(shortHash(p.Database)+".sock", lookup)
 	}
 	return p, nil
+}
+
+// shortSocket is where a socket goes whose own place has too long a path: the
+// first of the runtime directory and the temporary ones that is short enough.
+func shortSocket(name string, lookup func(string) (string, bool)) string {
+	own := "codework-" + strconv.Itoa(os.Getuid())
+	if dir, _ := lookup("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		if s := filepath.Join(dir, "codework", name); len(s) <= maxSocketPath {
+			return s
+		}
+	}
+	if s := filepath.Join(os.TempDir(), own, name); len(s) <= maxSocketPath {
+		return s
+	}
+	return filepath.Join(string(os.PathSeparator), "tmp", own, name)
 }
 
 // Absolute expands ~ and makes a path absolute.
@@ -120,8 +129,9 @@ func (p Paths) Prepare() error {
 	return nil
 }
 
-// private makes a folder that only this user may enter. The home itself may
-// have been made by the user with other permissions; those stay.
+// private makes a folder that only this user may enter. One that is there
+// already keeps the permissions that somebody gave it; what Listen needs of the
+// socket's, it sees to.
 func private(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make %s: %w", dir, explain(err))

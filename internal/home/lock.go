@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -31,7 +32,10 @@ func (e *HeldError) Error() string {
 
 // held keeps every lock of this process reachable: a lock whose file is
 // collected is a lock that is gone.
-var held = map[string]*flock.Flock{}
+var (
+	heldMu sync.Mutex // guards held
+	held   = map[string]*flock.Flock{}
+)
 
 // lockStep is how often a lock that somebody holds is tried again.
 const lockStep = 5 * time.Millisecond
@@ -51,8 +55,11 @@ func (p Paths) Acquire(ctx context.Context, answers func() bool) (bool, error) {
 			return false, fmt.Errorf("lock %s: %w", p.Lock, explain(err))
 		}
 		if ok {
+			heldMu.Lock()
 			held[p.Lock] = l
-			return true, p.sign()
+			heldMu.Unlock()
+			p.sign()
+			return true, nil
 		}
 		if answers != nil && answers() {
 			return false, nil
@@ -67,6 +74,8 @@ func (p Paths) Acquire(ctx context.Context, answers func() bool) (bool, error) {
 
 // Release gives the lock up before the process ends.
 func (p Paths) Release() {
+	heldMu.Lock()
+	defer heldMu.Unlock()
 	if l := held[p.Lock]; l != nil {
 		delete(held, p.Lock)
 		// The lock ends with the descriptor, whatever Unlock says.
@@ -74,18 +83,17 @@ func (p Paths) Release() {
 	}
 }
 
-// sign writes into the lock file who has it.
-func (p Paths) sign() error {
+// sign writes into the lock file who has it. It is only for those who ask why
+// they have to wait, and does not work everywhere (on Windows a locked file
+// cannot be written through another descriptor): a lock without a name holds
+// just as well.
+func (p Paths) sign() {
 	host, _ := os.Hostname() // the number alone still helps
 	b, err := json.Marshal(Holder{PID: os.Getpid(), Host: host})
-	if err == nil {
-		err = os.WriteFile(p.Lock, b, 0o600)
-	}
 	if err != nil {
-		p.Release()
-		return fmt.Errorf("sign %s: %w", p.Lock, explain(err))
+		return
 	}
-	return nil
+	_ = os.WriteFile(p.Lock, b, 0o600)
 }
 
 func readHolder(path string) Holder {

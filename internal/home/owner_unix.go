@@ -3,6 +3,7 @@
 package home
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -16,3 +17,11 @@ func ownedByUser(fi fs.FileInfo) bool {
 
 // detach gives a command a session of its own, away from the terminal.
 func detach(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
+// nobodyThere tells whether an error of dialing means that no process listens.
+func nobodyThere(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// keepToSelf sees to it that no child inherits a descriptor.
+func keepToSelf(fd int) { syscall.CloseOnExec(fd) }

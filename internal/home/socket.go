@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 )
 
 // Listen publishes the owner's socket. It is made under a temporary name and
@@ -75,7 +74,7 @@ func (p Paths) Dial(ctx context.Context) (net.Conn, error) {
 	c, err := d.DialContext(ctx, "unix", p.Socket)
 	switch {
 	case err == nil:
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+	case nobodyThere(err):
 		return nil, ErrNobody
 	default:
 		return nil, fmt.Errorf("connect to %s: %w", p.Socket, err)

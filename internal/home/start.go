@@ -80,6 +80,11 @@ func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	if err := p.Prepare(); err != nil {
 		return err
 	}
+	if fi, err := os.Stat(p.Log); err == nil && fi.Size() > maxLog {
+		// At worst it grows on. A process that still prints into the old one
+		// (of another database) goes on doing so.
+		_ = os.Rename(p.Log, p.Log+".1")
+	}
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", p.Log, explain(err))
@@ -92,7 +97,8 @@ func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	defer report.Close()
 	c := exec.Command(argv[0], argv[1:]...)
 	c.Args[0] = "codework" // in the list of processes
-	c.Dir, c.Env = string(os.PathSeparator), env
+	// Not nil, which would be this process's own environment.
+	c.Dir, c.Env = string(os.PathSeparator), append([]string{}, env...)
 	c.Stdout, c.Stderr = log, log
 	c.ExtraFiles = []*os.File{child}
 	detach(c)
@@ -118,11 +124,20 @@ func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	case text != "":
 		return errors.New(strings.TrimSpace(text))
 	}
-	if err := <-exited; err != nil {
-		return fmt.Errorf("the process in the background ended at once (%w); see %s", err, p.Log)
+	select {
+	case err := <-exited:
+		if err != nil {
+			return fmt.Errorf("the process in the background ended at once (%w); see %s", err, p.Log)
+		}
+		return nil // another owner was there first
+	case <-ctx.Done():
+		return fmt.Errorf("the process in the background did not start in time; see %s: %w", p.Log, ctx.Err())
 	}
-	return nil // another owner was there first
 }
+
+// maxLog is the size from which on the log makes room for a new one at the next
+// start. One older log is kept.
+const maxLog = 5 << 20
 
 const (
 	reportReady = "ready\n"
@@ -133,8 +148,13 @@ const (
 // starter.
 type Report struct{ f *os.File }
 
-// OpenReport returns the report to the process that started this one.
-func OpenReport() *Report { return &Report{os.NewFile(reportFD, "report")} }
+// OpenReport returns the report to the process that started this one. Children
+// do not inherit it: one that outlives this process would keep the starter
+// waiting.
+func OpenReport() *Report {
+	keepToSelf(reportFD)
+	return &Report{os.NewFile(reportFD, "report")}
+}
 
 // Ready says that this process serves.
 func (r *Report) Ready() { r.send(reportReady) }
