@@ -429,7 +429,7 @@ func (s *session) finish(kind string, d messages.EventData) {
 // keepWake says that they are other people's.
 func (s *session) interrupt(m messages.Interrupt, keepWake bool) messages.Interrupted {
 	if m.ClearQueue {
-		s.removeQueued(func(input) bool { return true })
+		s.removeQueued(func(input) bool { return true }, nil)
 	}
 	if s.phase != busy {
 		return messages.Interrupted{}

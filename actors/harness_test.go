@@ -29,10 +29,20 @@ func TestMain(m *testing.M) {
 // within bounds every wait of a test; it is never reached when things work.
 const within = 20 * time.Second
 
+// tb is what the rig needs of a test, or of one round of a property.
+type tb interface {
+	Helper()
+	Cleanup(func())
+	Error(...any)
+	Errorf(string, ...any)
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
 // rig is a tree of actors on a store in memory, with a model and tools that
 // the test plays.
 type rig struct {
-	t      testing.TB
+	t      tb
 	store  *store.Store
 	flaky  *flakyStore
 	system *System
@@ -128,7 +138,7 @@ func (f *flakyStore) failWhen(fail func(store.Batch) error) {
 	f.fail = fail
 }
 
-func newRig(t testing.TB, extra ...tools.Tool) *rig {
+func newRig(t tb, extra ...tools.Tool) *rig {
 	t.Helper()
 	st, err := store.Open(context.Background(), store.Options{})
 	if err != nil {
@@ -162,7 +172,7 @@ func (r *rig) boot() {
 	if os.Getenv("ACTORS_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	s, err := Boot(r.ctx, Config{Store: r.flaky, Prepare: r, Local: noDriver{}, Dir: "/",
+	s, err := Boot(r.ctx, Config{Store: r.flaky, Prepare: r, Local: nowhere{}, Dir: "/",
 		Watch: func(l Load) { r.loaded.Store(int64(l.Loaded)) }}, Identity{}, log)
 	if err != nil {
 		r.t.Fatal(err)
@@ -416,12 +426,13 @@ func (directPlace) Do(ctx context.Context, call func(context.Context, sandboxes.
 	}()
 }
 
-type noDriver struct{}
+// nowhere is a sandbox without mounts.
+type nowhere struct{}
 
-func (noDriver) Mount(context.Context, sandboxes.MountOptions) (sandboxes.Mount, error) {
+func (nowhere) Mount(context.Context, sandboxes.MountOptions) (sandboxes.Mount, error) {
 	return nil, sandboxes.ErrClosed
 }
-func (noDriver) Close(context.Context) error { return nil }
+func (nowhere) Close(context.Context) error { return nil }
 
 // gate is a tool that runs until the test lets it go.
 type gate struct {

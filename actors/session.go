@@ -259,7 +259,20 @@ func (s *session) load() {
 	s.epoch = nextGeneration()
 	s.exec = nil
 	epoch, id, told := s.epoch, s.id, *s.out.told
+	// What was appended before, by an earlier incarnation too, is on disk or
+	// refused when the log is read: batches are answered in order.
+	settled := make(chan struct{})
+	if told.unknown {
+		close(settled)
+	} else {
+		s.store.Append(store.Batch{Session: id}, func(error) { close(settled) })
+	}
 	s.me.Go(func(ctx context.Context) any {
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return nil
+		}
 		snap, err := s.store.Load(ctx, id)
 		if err == nil && snap.Damaged != nil {
 			// What was torn off is kept aside; everything before it counts.
@@ -300,6 +313,7 @@ func (s *session) opened(m loaded) {
 	s.cache = &messages.EncodeCache{}
 	s.out.catchUp(m.led.seq, m.untold)
 	s.heal(m.calls)
+	s.takeBack()
 	s.tellState()
 	waiting := s.held
 	s.held = nil
@@ -422,7 +436,7 @@ func (s *session) lost(err error) {
 
 func (s *session) unrecordedEnd(err error) messages.Event {
 	f := messages.Failure{Type: messages.FailInternal, Message: err.Error()}
-	return messages.Event{ID: messages.NewEventID(), Type: messages.EventExecutionFailed, Session: s.id,
+	return messages.Event{ID: messages.NewEventID(), Type: messages.EventExecutionFailed, Session: s.id, After: s.led.seq,
 		Data: encode(messages.EventData{Timestamp: s.now.UnixMilli(), SessionID: s.id, Error: &f})}
 }
 
@@ -603,12 +617,12 @@ func (s *session) configure(m messages.Configure, reply Reply) {
 }
 
 func (s *session) queue(m messages.GetQueue, reply Reply) {
-	s.removeQueued(func(in input) bool { return m.Clear || in.id == m.Remove && m.Remove != "" })
+	s.removeQueued(func(in input) bool { return m.Clear || in.id == m.Remove && m.Remove != "" }, nil)
 	q := messages.Queue{Queued: s.led.queued()}
 	s.out.whenDurable(s.out.mark(), func(err error) { reply.Send(q, err) })
 }
 
-func (s *session) removeQueued(which func(input) bool) {
+func (s *session) removeQueued(which func(input) bool, then func(error)) {
 	var removed []record
 	for _, in := range s.led.inbox {
 		if which(in) {
@@ -616,7 +630,7 @@ func (s *session) removeQueued(which func(input) bool) {
 		}
 	}
 	if len(removed) > 0 {
-		s.append(write{record: true}, nil, removed...)
+		s.append(write{record: true}, then, removed...)
 		s.tellState()
 	}
 }
@@ -631,8 +645,7 @@ func (s *session) clientGone(conn string) {
 		return
 	}
 	delete(s.clients, conn)
-	s.removeQueued(func(in input) bool { return s.bound[in.id] == conn })
-	maps.DeleteFunc(s.bound, func(_, c string) bool { return c == conn })
+	s.takeBack()
 	s.leave = len(s.clients) == 0
 	if s.leave {
 		s.world = nil
@@ -643,6 +656,23 @@ func (s *session) clientGone(conn string) {
 	if s.exec == nil {
 		s.leaveMount()
 	}
+}
+
+// takeBack removes the queued prompts of clients that have gone. Which they
+// are is remembered until that is on disk.
+func (s *session) takeBack() {
+	gone := func(id, conn string) bool { return !s.clients[conn] }
+	forget := func(err error) {
+		if err == nil {
+			maps.DeleteFunc(s.bound, gone)
+		}
+	}
+	which := func(in input) bool { return s.bound[in.id] != "" && gone(in.id, s.bound[in.id]) }
+	if slices.ContainsFunc(s.led.inbox, which) {
+		s.removeQueued(which, forget)
+		return
+	}
+	forget(nil)
 }
 
 // leaveMount ends the background jobs of a session whose last local client is

@@ -1,0 +1,367 @@
+package actors
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"codework/internal/store"
+	"codework/messages"
+	"codework/protocol/contract"
+)
+
+// spawnHub starts a hub of its own.
+func spawnHub(t testing.TB) *Ref {
+	rt := newTestRuntime(t)
+	ref := rt.Spawn(newHub)
+	t.Cleanup(func() { stopAndWait(t, ref) })
+	return ref
+}
+
+func subscribeTo(t testing.TB, hub *Ref, session string) *subscription {
+	t.Helper()
+	sub := newSubscription(session)
+	if _, err := hub.request(subscribe{sub})(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+func event(session string, seq int64) messages.Event {
+	return messages.Event{ID: fmt.Sprintf("evt_%s_%d", session, seq), Type: messages.EventTurnEnded, Session: session, Seq: seq,
+		Data: json.RawMessage(fmt.Sprintf(`{"timestamp":1,"sessionId":%q}`, session))}
+}
+
+// read takes n events.
+func read(t testing.TB, sub *subscription, n int) []messages.Event {
+	t.Helper()
+	var got []messages.Event
+	for len(got) < n {
+		batch, err := sub.next(soon(t), n-len(got))
+		if err != nil {
+			t.Fatalf("after %d of %d: %v", len(got), n, err)
+		}
+		for _, p := range batch {
+			got = append(got, p.Event)
+		}
+	}
+	return got
+}
+
+func TestSubscribersGetEventsInTheOrderOfPublishing(t *testing.T) {
+	hub := spawnHub(t)
+	all, one := subscribeTo(t, hub, ""), subscribeTo(t, hub, "ses_a")
+	var publishers sync.WaitGroup
+	const n = 500
+	for _, id := range []string{"ses_a", "ses_b", "ses_c"} {
+		publishers.Go(func() {
+			for seq := int64(1); seq <= n; seq += 2 {
+				hub.Tell(publish{[]messages.Event{event(id, seq), event(id, seq+1)}})
+			}
+		})
+	}
+	last := map[string]int64{}
+	for _, e := range read(t, all, 3*n) {
+		if e.Seq != last[e.Session]+1 {
+			t.Fatalf("%s: %d follows %d", e.Session, e.Seq, last[e.Session])
+		}
+		last[e.Session] = e.Seq
+	}
+	for i, e := range read(t, one, n) {
+		if e.Session != "ses_a" || e.Seq != int64(i+1) {
+			t.Fatalf("event %d is %s %d", i, e.Session, e.Seq)
+		}
+	}
+	publishers.Wait()
+}
+
+func TestAReaderThatFallsBehindIsCutOffAndNobodyElse(t *testing.T) {
+	hub := spawnHub(t)
+	slow, good := subscribeTo(t, hub, ""), subscribeTo(t, hub, "")
+	const n = subscriberQueue + 100
+	for seq := int64(1); seq <= n; seq++ {
+		hub.Tell(publish{[]messages.Event{event("ses_a", seq)}})
+		if seq%50 == 0 {
+			read(t, good, 50)
+		}
+	}
+	got := read(t, slow, subscriberQueue)
+	if first, last := got[0].Seq, got[len(got)-1].Seq; first != 1 || last != subscriberQueue {
+		t.Errorf("the queued events are %d to %d", first, last)
+	}
+	var over *messages.SubscriptionOverflow
+	if _, err := slow.next(soon(t), 1); !errors.As(err, &over) || over.Capacity != subscriberQueue {
+		t.Errorf("it ends with %v", err)
+	}
+	if _, err := slow.next(soon(t), 1); !errors.As(err, &over) {
+		t.Errorf("and then with %v", err)
+	}
+	hub.Tell(publish{[]messages.Event{event("ses_a", n+1)}})
+	if e := read(t, good, 1+n%50); e[len(e)-1].Seq != n+1 {
+		t.Errorf("the good reader is at %d", e[len(e)-1].Seq)
+	}
+	// It may come again.
+	again := subscribeTo(t, hub, "")
+	hub.Tell(publish{[]messages.Event{event("ses_a", n+2)}})
+	if e := read(t, again, 1); e[0].Seq != n+2 {
+		t.Errorf("the new subscription begins with %d", e[0].Seq)
+	}
+}
+
+func TestExactlyTheCapacityIsNoOverflow(t *testing.T) {
+	hub := spawnHub(t)
+	sub := subscribeTo(t, hub, "")
+	for seq := int64(1); seq <= subscriberQueue; seq++ {
+		hub.Tell(publish{[]messages.Event{event("ses_a", seq)}})
+	}
+	read(t, sub, subscriberQueue)
+	hub.Tell(publish{[]messages.Event{event("ses_a", subscriberQueue+1)}})
+	if e := read(t, sub, 1); e[0].Seq != subscriberQueue+1 {
+		t.Errorf("got %d", e[0].Seq)
+	}
+}
+
+func TestUnsubscribedReadersEndAfterWhatIsQueued(t *testing.T) {
+	hub := spawnHub(t)
+	sub := subscribeTo(t, hub, "")
+	hub.Tell(publish{[]messages.Event{event("ses_a", 1)}})
+	hub.Tell(unsubscribe{sub})
+	hub.Tell(publish{[]messages.Event{event("ses_a", 2)}})
+	if e := read(t, sub, 1); e[0].Seq != 1 {
+		t.Errorf("got %d", e[0].Seq)
+	}
+	if _, err := sub.next(soon(t), 1); err == nil {
+		t.Error("it goes on after its end")
+	}
+}
+
+func TestSubscribersAreToldWhenTheHubStops(t *testing.T) {
+	hub := spawnHub(t)
+	sub := subscribeTo(t, hub, "")
+	waiting := make(chan error, 1)
+	ctx := soon(t)
+	go func() {
+		_, err := sub.next(ctx, 1)
+		waiting <- err
+	}()
+	stopAndWait(t, hub)
+	if err := <-waiting; !errors.Is(err, errStopped) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// logged is a store with one session whose log the test writes.
+type logged struct {
+	*store.Store
+	id  string
+	seq int64
+}
+
+func newLogged(t testing.TB) *logged {
+	t.Helper()
+	st, err := store.Open(context.Background(), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	l := &logged{Store: st, id: messages.NewSessionID()}
+	done := make(chan error, 1)
+	st.Append(store.Batch{Session: l.id, Record: &messages.SessionRecord{ID: l.id}}, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// append records n events and returns them once they are on disk.
+func (l *logged) append(n int) []messages.Event {
+	var events []messages.Event
+	for range n {
+		l.seq++
+		events = append(events, event(l.id, l.seq))
+	}
+	done := make(chan error, 1)
+	l.Append(store.Batch{Session: l.id, Events: events}, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		panic(err)
+	}
+	return events
+}
+
+// positions reads until the durable event with that position has come.
+func positions(t testing.TB, r *reader, until int64) (seqs []int64, types []string) {
+	t.Helper()
+	for len(seqs) == 0 || seqs[len(seqs)-1] < until {
+		batch, err := r.next(soon(t), 64)
+		if err != nil {
+			t.Fatalf("after %v: %v", seqs, err)
+		}
+		if len(batch) == 0 {
+			t.Fatal("an empty batch")
+		}
+		for _, b := range batch {
+			e, err := contract.DecodeEvent(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			types = append(types, e.Type)
+			if e.Durable() {
+				seqs = append(seqs, e.Seq)
+			}
+		}
+	}
+	return seqs, types
+}
+
+// TestAReaderWithAPositionMissesNothingAndGetsNothingTwice subscribes at a
+// random moment of a running session, from a random position.
+func TestAReaderWithAPositionMissesNothingAndGetsNothingTwice(t *testing.T) {
+	hub := spawnHub(t)
+	const total = 600
+	for round := range 20 {
+		rnd := rand.New(rand.NewPCG(uint64(round), 1))
+		l := newLogged(t)
+		before := rnd.IntN(400)
+		if before > 0 {
+			l.append(before)
+		}
+		var publishing sync.WaitGroup
+		publishing.Go(func() {
+			for l.seq < total {
+				events := l.append(min(1+rnd.IntN(20), total-int(l.seq)))
+				// A live event of before may come behind them.
+				live := messages.Event{ID: "evt_live", Type: messages.EventTurnStarted, Session: l.id, After: l.seq, Data: json.RawMessage(`{"timestamp":1,"sessionId":"` + l.id + `"}`)}
+				hub.Tell(publish{append(events, live)})
+			}
+		})
+		own := rand.New(rand.NewPCG(uint64(round), 2))
+		for range 3 {
+			after := int64(own.IntN(before + 1))
+			filter := ""
+			if own.IntN(2) == 0 {
+				filter = l.id
+			}
+			sub := subscribeTo(t, hub, filter)
+			r := newReader(sub, l, messages.Subscribe{SessionID: filter, After: map[string]int64{l.id: after}})
+			seqs, types := positions(t, r, total)
+			if types[0] != messages.EventConnected {
+				t.Fatalf("the first event is %s", types[0])
+			}
+			for i, seq := range seqs {
+				if seq != after+int64(i)+1 {
+					t.Fatalf("round %d: behind %d came %v", round, after, seqs[:i+1])
+				}
+			}
+			hub.Tell(unsubscribe{sub})
+		}
+		publishing.Wait()
+	}
+}
+
+func TestLiveEventsFromBeforeTheReplayedPositionAreLeftOut(t *testing.T) {
+	hub := spawnHub(t)
+	l := newLogged(t)
+	sub := subscribeTo(t, hub, "")
+	first := l.append(1)
+	live := func(after int64, id string) messages.Event {
+		return messages.Event{ID: id, Type: messages.EventLLMTextDelta, Session: l.id, After: after, Data: json.RawMessage(`{"sessionId":"` + l.id + `"}`)}
+	}
+	hub.Tell(publish{append(first, live(1, "old"))})
+	second := l.append(1)
+	hub.Tell(publish{append(second, live(2, "new"))})
+	r := newReader(sub, l, messages.Subscribe{After: map[string]int64{l.id: 0}})
+	var ids []string
+	for len(ids) < 4 {
+		batch, err := r.next(soon(t), 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range batch {
+			e, _ := contract.DecodeEvent(b)
+			ids = append(ids, e.ID)
+		}
+	}
+	if want := []string{first[0].ID, second[0].ID, "new"}; !slices.Equal(ids[1:], want) {
+		t.Errorf("got %v, want %v", ids[1:], want)
+	}
+}
+
+func TestAnEndThatWasNotRecordedReachesReadersWithAPosition(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	r.prompt(id, "one", messages.Steer)
+	a := r.model.next(t)
+	a.start()
+	r.events.until(t, id, messages.EventLLMStarted, 1)
+	sub := newSubscription(id)
+	if _, err := r.system.hub.request(subscribe{sub})(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	rd := newReader(sub, r.flaky, messages.Subscribe{SessionID: id, After: map[string]int64{id: 1}})
+	if _, err := rd.next(r.ctx, 1); err != nil { // server.connected
+		t.Fatal(err)
+	}
+	r.flaky.failWhen(func(store.Batch) error {
+		return &messages.Refused{Name: messages.RefusedStore, Message: "no space"}
+	})
+	a.done(messages.StopStop, messages.Part{Type: messages.PartText, Text: "x"})
+	for {
+		batch, err := rd.next(soon(t), 64)
+		if err != nil {
+			t.Fatalf("the end never came: %v", err)
+		}
+		for _, b := range batch {
+			if e, _ := contract.DecodeEvent(b); e.Type == messages.EventExecutionFailed {
+				r.flaky.failWhen(nil)
+				return
+			}
+		}
+	}
+}
+
+func TestPositionsThatAreNotInTheLogAreRefused(t *testing.T) {
+	hub := spawnHub(t)
+	l := newLogged(t)
+	l.append(3)
+	for _, after := range []map[string]int64{{l.id: 4}, {l.id: -1}, {"ses_unknown": 0}, {"ses_unknown": 7}, {"": 1}} {
+		r := newReader(subscribeTo(t, hub, ""), l, messages.Subscribe{After: after})
+		if _, err := r.next(soon(t), 8); err != nil { // server.connected
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, err := r.next(ctx, 8)
+		cancel()
+		var refused *messages.Refused
+		if !errors.As(err, &refused) || refused.Name != messages.RefusedPosition {
+			t.Errorf("%v: %v", after, err)
+		}
+	}
+	r := newReader(subscribeTo(t, hub, ""), l, messages.Subscribe{After: map[string]int64{l.id: 3}})
+	if _, err := r.next(soon(t), 8); err != nil {
+		t.Fatal(err)
+	}
+	hub.Tell(publish{l.append(1)})
+	if seqs, _ := positions(t, r, 4); !slices.Equal(seqs, []int64{4}) {
+		t.Errorf("behind the end of the log came %v", seqs)
+	}
+}
+
+func TestASlowReaderDelaysNobody(t *testing.T) {
+	hub := spawnHub(t)
+	for range 8 {
+		subscribeTo(t, hub, "") // never reads
+	}
+	good := subscribeTo(t, hub, "")
+	for seq := int64(1); seq <= 3*subscriberQueue; seq++ {
+		hub.Tell(publish{[]messages.Event{event("ses_a", seq)}})
+		if e := read(t, good, 1); e[0].Seq != seq {
+			t.Fatalf("got %d, want %d", e[0].Seq, seq)
+		}
+	}
+}
