@@ -15,12 +15,13 @@ type ignoreFile struct {
 
 // ignoreRule is a line of a .gitignore, as gitignore(5) describes it.
 type ignoreRule struct {
-	pattern  string
 	keep     bool // "!": not ignored after all
 	dirOnly  bool // "/" at the end
 	anchored bool // has a slash elsewhere: matches the path, not the name
-	literal  bool // no wildcard
-	suffix   string
+
+	literal string   // what is matched, when there is no wildcard
+	suffix  string   // what a name has to end with, for the common "*.ext"
+	parts   []string // else: a glob for each component; "**" is any number of them
 }
 
 func parseIgnore(dir string, content string) ignoreFile {
@@ -55,23 +56,65 @@ func parseIgnoreLine(line string) (ignoreRule, bool) {
 	}
 	r.anchored = strings.Contains(line, "/")
 	line = strings.TrimPrefix(line, "/")
-	if !strings.ContainsAny(line, `*?[\`) {
-		r.literal, r.pattern = true, line
+	if !strings.ContainsAny(line, wildcards) {
+		r.literal = line
 		return r, true
 	}
-	// doublestar knows braces, git does not; its "dir/**" matches dir itself,
-	// git's only what is inside.
-	line = strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)
-	if strings.HasSuffix(line, "/**") {
-		line += "/*"
+	if rest, ok := strings.CutPrefix(line, "*"); ok && !r.anchored && !strings.ContainsAny(rest, wildcards) && rest != "" {
+		r.suffix = rest
+		return r, true
 	}
-	if !r.anchored {
-		if rest, ok := strings.CutPrefix(line, "*"); ok && !strings.ContainsAny(rest, `*?[\`) {
-			r.suffix = rest
+	for part := range strings.SplitSeq(line, "/") {
+		if len(part) >= 2 && strings.Trim(part, "*") == "" && r.anchored {
+			part = anyDepth
+		} else {
+			// Braces and several stars mean nothing to git.
+			part = braces.Replace(part)
+			for strings.Contains(part, "**") {
+				part = strings.ReplaceAll(part, "**", "*")
+			}
+			if !doublestar.ValidatePattern(part) {
+				return r, false
+			}
 		}
+		r.parts = append(r.parts, part)
 	}
-	r.pattern = line
-	return r, doublestar.ValidatePattern(line)
+	return r, true
+}
+
+const (
+	wildcards = `*?[\`
+	anyDepth  = "**"
+)
+
+var braces = strings.NewReplacer("{", `\{`, "}", `\}`)
+
+// matchParts tells whether the globs match the components of path. "**" at the
+// end stands for at least one, elsewhere for none as well.
+func matchParts(globs []string, path string) bool {
+	for len(globs) > 0 {
+		if globs[0] == anyDepth {
+			if len(globs) == 1 {
+				return path != ""
+			}
+			for {
+				if matchParts(globs[1:], path) {
+					return true
+				}
+				_, rest, more := strings.Cut(path, "/")
+				if !more {
+					return false
+				}
+				path = rest
+			}
+		}
+		name, rest, _ := strings.Cut(path, "/")
+		if ok, _ := doublestar.Match(globs[0], name); !ok || path == "" { // the globs were checked
+			return false
+		}
+		globs, path = globs[1:], rest
+	}
+	return path == ""
 }
 
 // decides tells whether f has a rule for the entry called name at path (below
@@ -89,12 +132,12 @@ func (f *ignoreFile) decides(path, name string, isDir bool) (ignored, decided bo
 		}
 		var match bool
 		switch {
-		case r.literal:
-			match = subject == r.pattern
+		case r.literal != "":
+			match = subject == r.literal
 		case r.suffix != "":
 			match = strings.HasSuffix(subject, r.suffix)
 		default:
-			match, _ = doublestar.Match(r.pattern, subject) // the pattern was checked
+			match = matchParts(r.parts, subject)
 		}
 		if match {
 			return !r.keep, true
