@@ -60,7 +60,7 @@ func prepare() error {
 	if built.dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return err
 	}
-	built.program = filepath.Join(built.dir, "bin", "codework")
+	built.program = filepath.Join(built.dir, "codework", "codework")
 	return build(built.program, "")
 }
 

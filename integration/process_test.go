@@ -170,7 +170,8 @@ type running struct {
 func (r running) String() string { return strconv.Itoa(r.pid) + " " + r.command }
 
 // processesOf finds the live processes that belong to the folder: it stands in
-// their command line or environment, or they work in it.
+// their command line or environment, they work in it, or their program lies in
+// it.
 func processesOf(dir string) []running {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -187,7 +188,8 @@ func processesOf(dir string) []running {
 		line, _ := os.ReadFile(filepath.Join(root, "cmdline"))
 		env, _ := os.ReadFile(filepath.Join(root, "environ"))
 		cwd, _ := os.Readlink(filepath.Join(root, "cwd"))
-		if !mentions(string(line), dir) && !mentions(string(env), dir) && !mentions(cwd, dir) {
+		exe, _ := os.Readlink(filepath.Join(root, "exe"))
+		if !mentions(string(line), dir) && !mentions(string(env), dir) && !mentions(cwd, dir) && !mentions(exe, dir) {
 			continue
 		}
 		if len(line) == 0 {

@@ -24,7 +24,10 @@ func eachProtocol(t *testing.T, f func(t *testing.T, w *world)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := newWorld(dir, protocol)
+			w, err := newWorld(dir, protocol)
+			if err != nil {
+				t.Fatal(err)
+			}
 			t.Cleanup(func() {
 				if err := w.end(t.Failed()); err != nil {
 					t.Error(err)
@@ -55,7 +58,7 @@ func (w *world) run(t *testing.T, dir string, args ...string) outcome {
 func (w *world) begin(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	env := append(w.environment(), "TMPDIR="+w.dir)
-	p, err := launch(start{dir: dir, argv0: built.program, args: append([]string{"run"}, args...), env: env})
+	p, err := launch(start{dir: dir, argv0: w.program, args: append([]string{"run"}, args...), env: env})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,7 +55,10 @@ func TestScripts(t *testing.T) {
 type worldKey struct{}
 
 func setUp(env *testscript.Env, protocol string) error {
-	w := newWorld(env.WorkDir, protocol)
+	w, err := newWorld(env.WorkDir, protocol)
+	if err != nil {
+		return err
+	}
 	env.Values[worldKey{}] = w
 	env.Vars = append(env.Vars, w.environment()...)
 	t := env.T().(testing.TB)
@@ -107,6 +111,7 @@ func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*w
 //	mkbytes FILE TEXT, isbytes FILE TEXT   with the escapes of a Go string
 //	json FILE PATH VALUE      FILE is JSON (or lines: the last one) that says so
 //	jsonsession FILE          set $SES from such JSON
+//	events FILE               print the types of such events: D for durable, L for live
 //	result ID                 print the result of a call as the last request had it
 //	newer NAME                set $NAME to the path of another, newer build
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
@@ -139,6 +144,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"newer":        cmdNewer,
 	"jsonsession":  cmdJSONSession,
 	"header":       cmdHeader,
+	"events":       cmdEvents,
 	"result":       cmdResult,
 }
 
@@ -262,7 +268,12 @@ func cmdRequest(ts *testscript.TestScript, neg bool, args []string) {
 			fmt.Fprintln(out)
 		}
 	}
+	// Those inside of a result are no part of the view.
+	fmt.Fprintf(out, "images %d\n", bytes.Count(r.Body, []byte(pngInBase64)))
 }
+
+// pngInBase64 is how every PNG begins in base64.
+const pngInBase64 = "iVBORw0KGgo"
 
 func cmdGap(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, args, 2, 3, "gap N MIN [MAX]")
@@ -328,7 +339,7 @@ func surroundings(ts *testscript.TestScript) []string {
 // program finds a program as a script's own search path would.
 func program(ts *testscript.TestScript, name string) string {
 	if name == "codework" {
-		return built.program
+		return worldOf(ts).program
 	}
 	return name
 }
@@ -487,7 +498,7 @@ func cmdFollowup(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) > 1 {
 		text = args[1] + "\n"
 	}
-	ts.Check(ts.Exec(built.program, "run", "--session", id, "are you still there?"))
+	ts.Check(ts.Exec(worldOf(ts).program, "run", "--session", id, "are you still there?"))
 	if got := ts.ReadFile("stdout"); got != text {
 		ts.Fatalf("the follow-up was answered with %q", got)
 	}
@@ -599,6 +610,41 @@ func field(ts *testscript.TestScript, file, path string) string {
 	return fmt.Sprint(v)
 }
 
+// cmdEvents prints repeated deltas once, and no progress: how many there are of
+// both is a matter of time. Durable events must be numbered without gaps.
+func cmdEvents(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, args, 1, 1, "events FILE")
+	lines := strings.Split(strings.TrimRight(ts.ReadFile(args[0]), "\n"), "\n")
+	last, seq := "", 0
+	for _, line := range lines[:len(lines)-1] {
+		var e struct {
+			Type    string
+			Durable *struct{ Seq int }
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			ts.Fatalf("%q: %v", line, err)
+		}
+		kind := "L"
+		if e.Durable != nil {
+			kind = "D"
+			if seq != 0 && e.Durable.Seq != seq+1 {
+				ts.Fatalf("event %d comes after event %d", e.Durable.Seq, seq)
+			}
+			seq = e.Durable.Seq
+		}
+		switch {
+		case e.Type == last && strings.HasSuffix(e.Type, ".delta"), e.Type == "session.tool.progress":
+			continue
+		case e.Type == "session.updated": // a title was found: beside the course of things
+			continue
+		case strings.HasPrefix(e.Type, "session.llm.toolcall."): // may be told interleaved, as providers do
+			continue
+		}
+		last = e.Type
+		fmt.Fprintln(ts.Stdout(), kind, e.Type)
+	}
+}
+
 func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, args, 1, 1, "result ID")
 	all := worldOf(ts).model.Requests()
@@ -615,6 +661,8 @@ func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
 func cmdNewer(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, args, 1, 1, "newer NAME")
 	path, err := newerProgram()
+	ts.Check(err)
+	path, err = worldOf(ts).link(path)
 	ts.Check(err)
 	ts.Setenv(args[0], path)
 }

@@ -26,6 +26,7 @@ const (
 type world struct {
 	dir      string // everything of the test lies below
 	home     string
+	program  string // codework, under a name of this test's own
 	protocol string
 	model    *mockmodel.Server
 	scripts  []string // names of the model's scripts
@@ -35,8 +36,21 @@ type world struct {
 	expected []mockmodel.Violation
 }
 
-func newWorld(dir, protocol string) *world {
-	return &world{dir: dir, home: filepath.Join(dir, "h"), protocol: protocol, procs: map[string]*process{}}
+func newWorld(dir, protocol string) (*world, error) {
+	w := &world{dir: dir, home: filepath.Join(dir, "h"), protocol: protocol, procs: map[string]*process{}}
+	var err error
+	w.program, err = w.link(built.program)
+	return w, err
+}
+
+// link gives a program a name below the test's folder, by which all that is
+// started from it can be found, whatever it calls itself.
+func (w *world) link(program string) (string, error) {
+	name := filepath.Join(w.dir, ".bin", filepath.Base(filepath.Dir(program)), filepath.Base(program))
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return "", err
+	}
+	return name, os.Link(program, name)
 }
 
 // idleExit is how long home processes stay, by protocol: on one wire each run
@@ -47,7 +61,7 @@ var idleExit = map[string]string{"anthropic": "0", "openai-compatible": "400ms"}
 // environment is what the programs of the test see, beside a caller's own.
 func (w *world) environment() []string {
 	return []string{
-		"PATH=" + filepath.Dir(built.program) + string(os.PathListSeparator) + os.Getenv("PATH"),
+		"PATH=" + filepath.Dir(w.program) + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"HOME=" + w.dir,
 		"CODEWORK_HOME_DIR=" + w.home,
 		"CODEWORK_IDLE_EXIT=" + idleExit[w.protocol],
