@@ -163,10 +163,14 @@ func TestNothingOfTheServerIsInItsParentsEnvironment(t *testing.T) {
 	}
 	r = run(t, m, sandboxes.Command{Script: `
 		read -r _ _ _ up _ < /proc/$PPID/stat
-		for p in $PPID $up; do for f in /proc/$p/fd/*; do readlink $f; done; done`})
-	for line := range strings.Lines(r.out) {
-		if !strings.HasPrefix(line, "/dev/null") && !strings.HasPrefix(line, "socket:") && !strings.HasPrefix(line, "anon_inode:") &&
-			!strings.HasPrefix(line, "/proc/") && !strings.HasPrefix(line, "/sys/fs/cgroup/") {
+		for p in $$ $PPID $up; do for f in /proc/$p/fd/*; do readlink $f; done; echo; done`})
+	own, others, _ := strings.Cut(r.out, "\n\n")
+	for line := range strings.Lines(others) {
+		switch what, _, _ := strings.Cut(line, ":"); {
+		case line == "\n", line == "/dev/null\n", what == "socket", what == "anon_inode":
+		case strings.HasPrefix(line, "/sys/fs/cgroup/"): // the runtime looks for limits of its threads
+		case strings.Contains(own+"\n", line): // the runner may be about to close the command's pipes
+		default:
 			t.Errorf("runner or supervisor holds %s", line)
 		}
 	}

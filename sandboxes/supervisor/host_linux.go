@@ -512,7 +512,8 @@ func (c *crew) sweep() {
 			}
 		})
 	}
-	for clean, try := 0, 0; clean < serverLooks; try++ {
+	start := time.Now()
+	for clean := 0; clean < serverLooks; {
 		strike(adopted)
 		// Others wait for children of this process too, which makes the
 		// kernel's list skip some; the table of all processes does not.
@@ -526,7 +527,7 @@ func (c *crew) sweep() {
 		clean++
 		if len(left) > 0 {
 			clean = 0
-			if beyond(left, try) {
+			if beyond(left, time.Since(start)) {
 				c.log.Warn("processes of commands cannot be ended", "pids", left)
 				return
 			}

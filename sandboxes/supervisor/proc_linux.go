@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,18 +83,18 @@ func eachListed(path string, visit func(child int)) {
 	}
 }
 
-// beyond tells whether striking again is of no use, after so many tries: all
+// beyond tells whether striking again is of no use after so long a time: all
 // that is left of the roots and below belongs to another user, or waits for a
 // disk or device and ends with that.
-func beyond(roots []int, tries int) bool {
-	if tries <= userTries {
+func beyond(roots []int, struck time.Duration) bool {
+	if struck < userPatience {
 		return false
 	}
 	for _, pid := range forest(roots) {
 		if unix.Kill(pid, 0) == unix.EPERM {
 			continue
 		}
-		if tries <= diskTries {
+		if struck < diskPatience {
 			return false
 		}
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

@@ -111,7 +111,8 @@ func (n *nursery) sweepOrphans() {
 		ended := n.ended
 		n.ended = nil
 		n.tree.mu.Unlock()
-		for clean, try := 0, 0; clean < cleanLooks; try++ {
+		start := time.Now()
+		for clean := 0; clean < cleanLooks; {
 			n.tree.mu.Lock()
 			clean++
 			var left []int
@@ -120,7 +121,7 @@ func (n *nursery) sweepOrphans() {
 				clean = 0
 				strike(n.eachOrphan)
 				n.tree.collect()
-				if beyond(left, try) {
+				if beyond(left, time.Since(start)) {
 					clean = cleanLooks
 				}
 			}

@@ -13,11 +13,13 @@ import (
 // become zombies, short against the 400 ms that a sweep has.
 const sweepPause = time.Millisecond
 
-// How many strikes come before it is believed that a process is out of reach: of
-// another user's at once, of one that waits for a disk when most waits are over.
+// How long is struck before it is believed that a process is out of reach: of
+// another user's soon, of one that waits for a disk when most waits are over.
+// Supervisor and server may have to find the same in turn, in what is left of
+// two seconds.
 const (
-	userTries = 5
-	diskTries = 100
+	userPatience = 10 * time.Millisecond
+	diskPatience = 100 * time.Millisecond
 )
 
 // tree is everything below this process, which must be a child subreaper and
@@ -133,12 +135,12 @@ func (t *tree) end(which <-chan struct{}, grace time.Duration) bool {
 
 // sweep strikes until the tree that which stands for has ended, as end does.
 func (t *tree) sweep(which <-chan struct{}) bool {
-	for try := 0; !isClosed(which); try++ {
+	for start := time.Now(); !isClosed(which); {
 		t.mu.Lock()
 		if t.empty == which && t.busy {
 			strike(eachOwnChild)
 			t.collect()
-			if t.busy && beyond(ownChildren(), try) {
+			if t.busy && beyond(ownChildren(), time.Since(start)) {
 				t.mu.Unlock()
 				return false
 			}
