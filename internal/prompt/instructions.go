@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"codework/sandboxes"
@@ -24,6 +25,8 @@ const (
 	MaxAll  = 256 << 10
 	// maxDepth bounds the walk upwards; paths of 4096 bytes have fewer levels.
 	maxDepth = 2048
+	// foldersAtOnce is how many folders are looked into at the same time.
+	foldersAtOnce = 8
 	// maxGitFile is more than any of git's files that hold one path.
 	maxGitFile = 8 << 10
 	// maxReason bounds, in bytes, what an error may add to a warning.
@@ -73,14 +76,9 @@ func ReadInstructions(ctx context.Context, m sandboxes.Mount, o Options) (Instru
 		dirs = append(dirs, dir)
 	}
 	worktree, checkout := r.nested(dirs)
-	for _, dir := range dirs {
-		f, ok := r.file(dir)
-		if ok {
-			r.files = append(r.files, f)
-		}
-		if err := ctx.Err(); err != nil {
-			return Instructions{}, err
-		}
+	r.folders(dirs)
+	if err := ctx.Err(); err != nil {
+		return Instructions{}, err
 	}
 	r.dropCheckout(worktree, checkout)
 	r.user(o.Home)
@@ -132,6 +130,29 @@ type reader struct {
 
 func (r *reader) warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// folders finds the files of all folders, several at once: a remote sandbox
+// has a round trip for each name.
+func (r *reader) folders(dirs []string) {
+	each := make([]reader, len(dirs))
+	room := make(chan struct{}, foldersAtOnce)
+	var wg sync.WaitGroup
+	for i, dir := range dirs {
+		each[i] = reader{ctx: r.ctx, mount: r.mount, host: r.host}
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			if f, ok := each[i].file(dir); ok {
+				each[i].files = []found{f}
+			}
+		})
+	}
+	wg.Wait()
+	for _, e := range each {
+		r.files = append(r.files, e.files...)
+		r.warnings = append(r.warnings, e.warnings...)
+	}
 }
 
 // file is the instruction file of a folder.
