@@ -1,10 +1,17 @@
 // Package credentials finds the key for a model: the user's settings first,
 // then the model's entry, then the provider's environment variables, then a
-// stored login.
+// stored login. A Store keeps those logins.
 //
 // Keys are read when a request is built and belong to nobody else: nothing
 // here keeps, logs or prints one, and no failure shows one, not even one that
-// stands where it should not. Nothing here writes.
+// stands where it should not.
+//
+// The credential file is read anew for each question and without a lock: a
+// reader sees it as it was before or after a change, never in between. Only a
+// Store writes it, one process at a time; what others put into it stays. A
+// refresh token is good for one use, so of all processes that share the file
+// one renews a login and the others take what it has stored. A renewal that
+// has been asked for is finished and stored even when the caller leaves.
 package credentials
 
 import (

@@ -1,8 +1,6 @@
 package credentials
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,7 +53,8 @@ func copilotToken(token string) bool {
 	return strings.HasPrefix(token, "ghu_") || strings.HasPrefix(token, "gho_")
 }
 
-// Login is what signing in to a provider left in the credential file.
+// Login is what signing in to a provider left in the credential file. The
+// names are those of the file and of credentials on the wire.
 type Login struct {
 	Access  string `json:"access"`
 	Refresh string `json:"refresh"`
@@ -65,7 +64,7 @@ type Login struct {
 
 	EnterpriseURL     string   `json:"enterpriseUrl,omitempty"` // Copilot
 	APIEndpoint       string   `json:"apiEndpoint,omitempty"`
-	AvailableModelIDs []string `json:"availableModelIds,omitempty"`
+	AvailableModelIDs []string `json:"availableModelIds,omitzero"`
 }
 
 // renew is what a person does about an expired login.
@@ -76,8 +75,11 @@ func (s signIn) renew() string {
 	return "auth login"
 }
 
-func (l *Login) expired() bool {
-	return l.Expires > 0 && time.UnixMilli(l.Expires).Before(time.Now())
+func (l *Login) expired() bool { return l.due(time.Now(), 0) }
+
+// due tells whether a login ends within the given time from now.
+func (l *Login) due(now time.Time, within time.Duration) bool {
+	return l.Expires > 0 && l.Expires <= now.Add(within).UnixMilli()
 }
 
 // maxFile bounds the credential file; a real one has a few KiB.
@@ -102,92 +104,43 @@ func ReadLogin(file, provider string) (*Login, *messages.Failure) {
 		login, err = parseLogin(data, provider)
 	}
 	if err != nil {
-		if p := (*fs.PathError)(nil); errors.As(err, &p) {
-			err = p.Err
-		}
 		return nil, &messages.Failure{
 			Type:    messages.FailAuthentication,
 			Code:    messages.CodeInvalid,
-			Message: fmt.Sprintf("credential file %s: %v", file, err),
+			Message: fmt.Sprintf("credential file %s: %v", file, reason(err)),
 			Hint:    "repair or remove it, or sign in again with: codework auth login --" + provider,
 		}
 	}
 	return login, nil
 }
 
-func read(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
+// reason is an error without the path, which the caller names.
+func reason(err error) error {
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		return p.Err
 	}
-	defer f.Close()
-	info, err := f.Stat()
+	return err
+}
+
+func read(file string) ([]byte, error) {
+	// Asked first: opening a pipe waits for somebody who writes into it.
+	info, err := os.Stat(file)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("not a regular file")
 	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {
 		return nil, errors.New("larger than 1 MiB")
 	}
 	return data, err
-}
-
-// parseLogin never repeats what the file holds in its errors: those of
-// encoding/json may quote a part of a token.
-func parseLogin(data []byte, provider string) (*Login, error) {
-	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")))
-	if len(data) == 0 {
-		return nil, errors.New("no content")
-	}
-	var top map[string]json.RawMessage
-	if err := json.Unmarshal(data, &top); err != nil || top == nil {
-		if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
-			return nil, fmt.Errorf("not JSON at byte %d", s.Offset)
-		}
-		return nil, errors.New("expected a JSON object")
-	}
-	raw := top[provider]
-	if absent(raw) && !absent(top["providers"]) {
-		var nested map[string]json.RawMessage
-		if err := json.Unmarshal(top["providers"], &nested); err != nil {
-			return nil, errors.New("providers: expected an object")
-		}
-		raw = nested[provider]
-	}
-	if absent(raw) && !absent(top["access"]) && alone(top) == provider {
-		raw = data
-	}
-	if absent(raw) {
-		return nil, nil
-	}
-	var login Login
-	if err := json.Unmarshal(raw, &login); err != nil {
-		if t := (*json.UnmarshalTypeError)(nil); errors.As(err, &t) {
-			return nil, fmt.Errorf("%s: wrong type of value", cmp.Or(t.Field, provider))
-		}
-		return nil, fmt.Errorf("%s: expected an object", provider)
-	}
-	if login.Access = strings.TrimSpace(login.Access); login.Access == "" {
-		return nil, fmt.Errorf("%s: no access token", provider)
-	}
-	return &login, nil
-}
-
-func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
-
-// alone tells whose login a file is that holds nothing else. It matters: the
-// token of one provider must not be sent to the other. A Codex login always
-// has its account, and its token is a JWT, which has three parts.
-func alone(top map[string]json.RawMessage) string {
-	var access string
-	_ = json.Unmarshal(top["access"], &access) // another type is reported by the caller
-	if !absent(top["accountId"]) || strings.Count(access, ".") == 2 {
-		return codexID
-	}
-	return copilotID
 }
 
 // editorToken finds the token that the Copilot extension of an editor stored.
