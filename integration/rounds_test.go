@@ -192,6 +192,10 @@ func TestKilledHomeProcessLosesNothing(t *testing.T) {
 			instant := time.Duration(rnd.IntN(350)) * time.Millisecond
 			time.Sleep(instant)
 			before := len(w.model.Requests())
+			old := map[int]bool{}
+			for _, r := range processesOf(w.dir) {
+				old[r.pid] = r.pid != p.cmd.Process.Pid
+			}
 			killed := w.killHome() == nil
 			o := w.ended(t, p)
 			if killed && o.code != 0 && o.code != 1 || !killed && o.code != 0 {
@@ -199,9 +203,9 @@ func TestKilledHomeProcessLosesNothing(t *testing.T) {
 			}
 			// A command that was just starting may still write until it is ended.
 			if err := until(commandsEnd, func() string {
-				for _, r := range processesOf(dir) {
-					if strings.HasPrefix(r.command, "bash -c echo") {
-						return "this command of the killed process is there: " + r.String()
+				for _, r := range processesOf(w.dir) {
+					if killed && old[r.pid] || strings.HasPrefix(r.command, "bash -c echo") {
+						return "this is left of the killed process: " + r.String()
 					}
 				}
 				return ""
@@ -275,6 +279,31 @@ func TestStoppedAtAnyInstantASessionGoesOn(t *testing.T) {
 			if next.code != 0 || next.out != "still here\n" {
 				t.Fatalf("round %d, stopped after %s: the next prompt ended with %d, %q\n%s", round, instant, next.code, next.out, next.err)
 			}
+		}
+	})
+}
+
+// Ctrl-c while the program starts ends it at once, with nothing left behind
+// that would hold up the next run.
+func TestStoppedWhileStarting(t *testing.T) {
+	eachProtocol(t, func(t *testing.T, w *world) {
+		rnd := rand.New(rand.NewPCG(3, uint64(len(w.protocol))))
+		for round := range rounds(10, 200) {
+			w.script(t, map[string]mockmodel.Script{
+				"maybe": {{mockmodel.Stall{}}},
+				"after": {{mockmodel.Text{Text: "still here"}}},
+			})
+			p := w.begin(t, w.dir, "script=maybe work")
+			// The signals must be caught, or the shell's own rule applies.
+			instant := time.Duration(10+rnd.IntN(150)) * time.Millisecond
+			time.Sleep(instant)
+			if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			if o := w.ended(t, p); o.code != 130 || o.out != "" {
+				t.Fatalf("round %d, stopped after %s: exit code %d, %q\n%s", round, instant, o.code, o.out, o.err)
+			}
+			w.run(t, w.dir, "script=after and now?").must(t, "still here")
 		}
 	})
 }

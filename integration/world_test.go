@@ -32,8 +32,6 @@ type world struct {
 	scripts  []string // names of the model's scripts
 	settings map[string]any
 	procs    map[string]*process
-	// expected are violations that the test has looked at.
-	expected []mockmodel.Violation
 }
 
 func newWorld(dir, protocol string) (*world, error) {
