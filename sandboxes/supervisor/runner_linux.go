@@ -50,6 +50,7 @@ func serveCommands() {
 		case kindRun:
 			r.run(f, fds)
 		case kindKill:
+			closeAll(fds)
 			// Beside this loop, which must see the end of the server. The
 			// command may have ended while this was under way.
 			if which := r.tree.current(); r.isCurrent(f.id) {
@@ -59,8 +60,9 @@ func serveCommands() {
 					}
 				}()
 			}
+		default:
+			closeAll(fds)
 		}
-		closeAll(fds)
 	}
 }
 
@@ -70,9 +72,11 @@ func (r *runner) isCurrent(id uint32) bool {
 	return r.id == id
 }
 
+// run starts the command and closes the descriptors that came for it.
 func (r *runner) run(f frame, fds []int) {
 	j, err := decodeJob(f.body)
 	if err != nil || len(fds) != 2 {
+		closeAll(fds)
 		send(frame{kindFailed, f.id, encodeFailed(uint32(syscall.EINVAL), false)})
 		return
 	}
@@ -88,6 +92,9 @@ func (r *runner) run(f frame, fds []int) {
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	}
 	err = r.tree.start(func() (int, error) {
+		// Closed before the end of the command can be reported: whoever
+		// hears of that waits for the end of the pipes.
+		defer closeAll(fds)
 		return syscall.ForkExec(j.Path, j.Argv, attr)
 	}, func(pid int) {
 		r.id, r.main = f.id, pid
