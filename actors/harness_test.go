@@ -49,9 +49,11 @@ type rig struct {
 	model  *playedModel
 	events *recorder
 	ctx    context.Context
-	loaded atomic.Int64 // sessions in memory
+	// loaded and clients count sessions in memory and connections.
+	loaded, clients atomic.Int64
 
-	mu       sync.Mutex // guards exchange
+	mu       sync.Mutex    // guards what follows
+	query    ExchangeQuery // the last one
 	exchange Exchange
 	prepErr  error
 }
@@ -173,7 +175,10 @@ func (r *rig) boot() {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	s, err := Boot(r.ctx, Config{Store: r.flaky, Prepare: r, Local: nowhere{}, Dir: "/",
-		Watch: func(l Load) { r.loaded.Store(int64(l.Loaded)) }}, Identity{}, log)
+		Watch: func(l Load) {
+			r.loaded.Store(int64(l.Loaded))
+			r.clients.Store(int64(l.Clients))
+		}}, Identity{}, log)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -196,14 +201,21 @@ func (r *rig) down() {
 }
 
 // Prepare gives every exchange the same.
-func (r *rig) Prepare(context.Context, ExchangeQuery) (*Exchange, error) {
+func (r *rig) Prepare(_ context.Context, q ExchangeQuery) (*Exchange, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.query = q
 	if r.prepErr != nil {
 		return nil, r.prepErr
 	}
 	ex := r.exchange
 	return &ex, nil
+}
+
+func (r *rig) lastQuery() ExchangeQuery {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.query
 }
 
 func (r *rig) with(change func(*Exchange)) {

@@ -305,7 +305,16 @@ func TestTheEndOfWorkIsToldThoughTheLogCannotBeRead(t *testing.T) {
 	}
 	r.flaky.failWhen(nil)
 	r.flaky.failLoads(nil)
-	r.prompt(id, "two", messages.Steer)
+	deadline := time.Now().Add(within)
+	for { // refused until the broken session has been unloaded
+		_, err := r.to(id, messages.Prompt{SessionID: id, Text: "two"})
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 	r.model.next(t).answer("ok")
 	r.wait(id)
 }
