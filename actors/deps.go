@@ -19,12 +19,23 @@ type Store interface {
 	Load(ctx context.Context, session string) (store.Snapshot, error)
 	// Repair takes what cannot be read off the end of a damaged log.
 	Repair(ctx context.Context, session string) ([]string, error)
+	// Check says what is wrong with a session, one line each.
+	Check(ctx context.Context, session string) ([]string, error)
 	Events(ctx context.Context, session string, after int64, limit int, f func(messages.Event) error) error
 	List(ctx context.Context, q messages.ListSessions) ([]messages.SessionRecord, error)
 	Count(ctx context.Context) (int, error)
 	Prompt(id string) (session, hash string, ok bool, err error)
 	PutBlob(data []byte) (name string, err error)
 	Blob(name string) ([]byte, error)
+}
+
+// Logins are the logins that a server keeps for its models. Errors are for
+// people and hold no tokens.
+type Logins interface {
+	Save(ctx context.Context, c messages.OAuthCredentials) (messages.OAuthInfo, error)
+	Status(ctx context.Context, provider string) (*messages.OAuthInfo, error)
+	Refresh(ctx context.Context, provider string) (*messages.OAuthInfo, error)
+	Logout(ctx context.Context, provider string) error
 }
 
 // Streamer asks a model. Stream returns at once; emit is called in order from

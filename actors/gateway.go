@@ -92,30 +92,85 @@ func (g *gateway) call(me *Self, c *effectrpc.Call) {
 		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
 	case messages.Wait:
 		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.GetHistory:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Rename:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Link:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Relink:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.GetBlob:
+		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
+	case messages.Fork, messages.Delete, messages.Check:
+		g.forward(me, c, g.guardian, m)
+	case messages.CreateSandbox, messages.RegisterSandbox, messages.StopSandbox, messages.DestroySandbox:
+		v, err := sandboxCall(m)
+		answerCall(c, v, err)
+	case messages.ExecSandbox:
+		g.exec(me, c, m)
 	case messages.Subscribe:
 		g.subscribe(me, c, m)
 	case messages.Hello:
 		g.hello(me, c, m)
+	case messages.ListModels:
+		g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.config.Models(ctx, m.Provider, g.world) })
+	case messages.AuthSave, messages.AuthStatus, messages.AuthRefresh, messages.AuthLogout:
+		logins := g.system.config.Logins
+		g.beside(me, c, func(ctx context.Context) (any, error) { return loginCall(ctx, logins, m) })
 	default:
 		g.serverCall(me, c)
 	}
 }
 
+// beside answers a call with what f returns, which may take its time.
+func (g *gateway) beside(me *Self, c *effectrpc.Call, f func(context.Context) (any, error)) {
+	me.Go(func(context.Context) any {
+		v, err := f(c.Context())
+		answerCall(c, v, err)
+		return nil
+	})
+}
+
+// serverCall answers the calls without fields.
 func (g *gateway) serverCall(me *Self, c *effectrpc.Call) {
 	switch c.Method() {
 	case contract.ServerInfo:
-		me.Go(func(context.Context) any {
-			info, err := g.system.Info(c.Context())
-			answerCall(c, info, err)
-			return nil
-		})
+		g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.Info(ctx) })
 	case contract.ServerHandover:
-		me.Go(func(context.Context) any {
-			h, err := g.system.handover(c.Context())
-			answerCall(c, h, err)
-			return nil
-		})
+		g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.handover(ctx) })
+	case contract.SandboxDrivers:
+		answerCall(c, []messages.DriverInfo{}, nil) // the host is no driver of new ones
+	case contract.SandboxList:
+		answerCall(c, []messages.SandboxInfo{g.system.localInfo()}, nil)
+	case contract.PluginReload:
+		answerCall(c, messages.PluginsReloaded{Plugins: builtinsInUse()}, nil)
 	}
+}
+
+// loginCall answers the calls about stored logins.
+func loginCall(ctx context.Context, logins Logins, m any) (any, error) {
+	var info *messages.OAuthInfo
+	var err error
+	switch m := m.(type) {
+	case messages.AuthSave:
+		var saved messages.OAuthInfo
+		saved, err = logins.Save(ctx, m.Credentials)
+		info = &saved
+	case messages.AuthStatus:
+		info, err = logins.Status(ctx, m.Provider)
+	case messages.AuthRefresh:
+		info, err = logins.Refresh(ctx, m.Provider)
+	case messages.AuthLogout:
+		err = logins.Logout(ctx, m.Provider)
+	}
+	if err != nil {
+		return nil, &messages.OAuthError{Message: err.Error()}
+	}
+	if info == nil {
+		return nil, nil
+	}
+	return info, nil
 }
 
 // forward asks for the answer to a call and passes it on.
@@ -241,9 +296,5 @@ func (g *gateway) hello(me *Self, c *effectrpc.Call, h messages.Hello) {
 		env = append(env, k+"="+v)
 	}
 	g.world = &messages.World{Dir: h.Cwd, Env: env, Umask: h.Umask, UserConfigDir: h.UserConfigDir}
-	me.Go(func(context.Context) any {
-		info, err := g.system.Info(c.Context())
-		answerCall(c, info, err)
-		return nil
-	})
+	g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.Info(ctx) })
 }

@@ -2,11 +2,8 @@ package actors
 
 import (
 	"context"
-	"errors"
-	"io/fs"
+	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -36,8 +33,15 @@ type guardian struct {
 type sessionSlot struct {
 	ref      *Ref
 	state    sessionState
+	prompted bool // a prompt was sent on, and its session has not said yet what it does
 	retiring bool
 	held     []heldMessage // what came while it was being unloaded
+	then     *quiet        // what is done once it is unloaded
+}
+
+// works tells whether the session has work, or is about to.
+func (s *sessionSlot) works() bool {
+	return s.prompted || s.state.pending || s.state.status != messages.SessionIdle
 }
 
 type heldMessage struct {
@@ -62,6 +66,7 @@ type (
 	leaveLocal  struct{ conn string } // a local client is gone
 	openGateway struct{ g *gateway }
 	getHub      struct{}
+	resumeAll   struct{} // begin with the prompts that wait in all sessions
 )
 
 // Load is what runs in the process.
@@ -94,7 +99,7 @@ func (g *guardian) Receive(me *Self, m any) {
 		me.Answer(g.running(), nil)
 	case sessionState:
 		if s := g.sessions[m.id]; s != nil {
-			s.state = m
+			s.state, s.prompted = m, false
 		}
 		g.tell()
 	case retireSession:
@@ -103,7 +108,21 @@ func (g *guardian) Receive(me *Self, m any) {
 			s.ref.Tell(mayRest{})
 		}
 	case restSession:
-		g.rest(m)
+		g.rest(me, m)
+	case quiesce:
+		g.quiesce(me, m)
+	case quiet:
+		g.onQuiet(m)
+	case quiesced:
+		g.onQuiesced(me, m)
+	case messages.Delete:
+		g.delete(me, m)
+	case messages.Check:
+		g.check(me, m)
+	case messages.Fork:
+		g.fork(me, m)
+	case resumeAll:
+		g.resumeAll(me)
 	case Ended:
 		g.ended(me, m.Child)
 	case leaveLocal:
@@ -151,11 +170,14 @@ func (g *guardian) start(me *Self) {
 // route hands a message to its session, which is started if need be. One that
 // is being unloaded gets it afterwards, as a new incarnation.
 func (g *guardian) route(me *Self, m toSession) {
-	if _, prompt := m.m.(messages.Prompt); prompt && g.draining {
-		me.Answer(nil, &messages.Refused{Name: messages.RefusedShutdown, Message: "the server is going down"})
-		return
-	}
 	s := g.sessions[m.id]
+	if _, prompt := m.m.(messages.Prompt); prompt {
+		if err := g.mayPrompt(s); err != nil {
+			me.Answer(nil, err)
+			return
+		}
+		defer func() { g.sessions[m.id].prompted = true }()
+	}
 	if s == nil {
 		s = g.open(me, m.id)
 	}
@@ -177,7 +199,7 @@ func (g *guardian) open(me *Self, id string) *sessionSlot {
 
 // rest unloads a session that has nothing to do, or gives it what came
 // meanwhile.
-func (g *guardian) rest(m restSession) {
+func (g *guardian) rest(me *Self, m restSession) {
 	s := g.sessions[m.id]
 	if s == nil || !s.retiring {
 		return
@@ -187,10 +209,21 @@ func (g *guardian) rest(m restSession) {
 		return
 	}
 	s.retiring = false
-	for _, h := range s.held {
-		s.ref.pass(h.m, h.reply)
-	}
+	held := s.held
 	s.held = nil
+	g.release(me, m.id, held)
+}
+
+// release routes what was held back for a session.
+func (g *guardian) release(me *Self, id string, held []heldMessage) {
+	self := me.Ref()
+	for _, h := range held {
+		if q, ok := h.m.(quiesce); ok {
+			self.pass(q, h.reply)
+			continue
+		}
+		self.pass(toSession{id, h.m}, h.reply)
+	}
 }
 
 // drain stops all work and is answered when what it came to is on disk.
@@ -198,7 +231,9 @@ func (g *guardian) drain(me *Self) {
 	g.draining = true
 	var settled []func(context.Context) (any, error)
 	for _, s := range g.sessions {
-		settled = append(settled, s.ref.request(wrapUp{}))
+		if s.ref != nil { // otherwise it is being deleted or mended
+			settled = append(settled, s.ref.request(wrapUp{}))
+		}
 	}
 	reply := me.TakeReply()
 	me.Go(func(ctx context.Context) any {
@@ -222,16 +257,16 @@ func (g *guardian) ended(me *Self, child *Ref) {
 		if s.ref != child {
 			continue
 		}
+		if s.then != nil {
+			g.act(me, *s.then)
+			s.then, s.ref = nil, nil
+			return
+		}
 		if !s.retiring {
 			me.Log().Error("session failed too often and was given up; its next prompt starts it again", "session", id)
 		}
 		delete(g.sessions, id)
-		if len(s.held) > 0 {
-			next := g.open(me, id)
-			for _, h := range s.held {
-				next.ref.pass(h.m, h.reply)
-			}
-		}
+		g.release(me, id, s.held)
 		g.tell()
 		return
 	}
@@ -272,12 +307,16 @@ func (g *guardian) tell() {
 // create makes a session. It is answered when its record is on disk.
 func (g *guardian) create(me *Self, m messages.CreateSession) {
 	if g.draining {
-		me.Answer(nil, &messages.Refused{Name: messages.RefusedShutdown, Message: "the server is going down"})
+		me.Answer(nil, errDraining)
 		return
 	}
 	reply, store := me.TakeReply(), g.config.Store
-	dir := g.config.Dir
-	me.Go(func(context.Context) any {
+	dir, most := g.config.Dir, g.config.MaxSessions
+	me.Go(func(ctx context.Context) any {
+		if err := room(ctx, store, most); err != nil {
+			reply.Send(nil, err)
+			return nil
+		}
 		rec, err := newRecord(m, dir)
 		if err != nil {
 			reply.Send(nil, err)
@@ -288,6 +327,42 @@ func (g *guardian) create(me *Self, m messages.CreateSession) {
 	})
 }
 
+// errDraining refuses new work at the end of the process.
+var errDraining = &messages.Refused{Name: messages.RefusedShutdown, Message: "the server is going down"}
+
+// mayPrompt refuses a prompt that would begin more work than is allowed.
+func (g *guardian) mayPrompt(s *sessionSlot) error {
+	if g.draining {
+		return errDraining
+	}
+	most := g.config.MaxRunning
+	if most <= 0 || s != nil && s.works() {
+		return nil
+	}
+	n := 0
+	for _, s := range g.sessions {
+		if s.works() {
+			n++
+		}
+	}
+	if n >= most {
+		return &messages.Refused{Name: messages.RefusedBusy, Message: fmt.Sprintf("%d sessions work already, which is the limit of this server (--max-running); try again when one is done", most)}
+	}
+	return nil
+}
+
+// room refuses one more session than is allowed.
+func room(ctx context.Context, s Store, most int) error {
+	if most <= 0 {
+		return nil
+	}
+	n, err := s.Count(ctx)
+	if err == nil && n >= most {
+		err = &messages.Refused{Name: messages.RefusedBusy, Message: fmt.Sprintf("there are %d sessions, which is the limit of this server (--max-sessions); delete some", n)}
+	}
+	return err
+}
+
 func save(s Store, rec messages.SessionRecord, reply Reply) {
 	s.Append(store.Batch{Session: rec.ID, Record: &rec}, func(err error) {
 		reply.Send(infoOf(rec), err)
@@ -296,32 +371,12 @@ func save(s Store, rec messages.SessionRecord, reply Reply) {
 
 // newRecord checks where the session is to work and describes it.
 func newRecord(m messages.CreateSession, serverDir string) (messages.SessionRecord, error) {
-	if r := m.Sandbox; r != nil {
-		switch {
-		case r.ID != "" && r.ID != messages.LocalSandbox:
-			return messages.SessionRecord{}, &messages.SandboxNotFound{ID: r.ID}
-		case r.Driver != "" && r.Driver != "local":
-			return messages.SessionRecord{}, &messages.SandboxDriverNotRegistered{Driver: r.Driver, Registered: []string{"local"}}
-		case r.ProviderResourceID != "":
-			return messages.SessionRecord{}, &messages.SandboxDriverRegistration{Driver: "local", Reason: "the host has no resources to attach to"}
-		}
-	}
 	if m.World != nil {
 		serverDir = m.World.Dir
 	}
-	dir := m.Directory
-	if dir == "" {
-		dir = serverDir
-	}
-	if !filepath.IsAbs(dir) {
-		dir = filepath.Join(serverDir, dir)
-	}
-	dir = filepath.Clean(dir)
-	switch fi, err := os.Stat(dir); {
-	case errors.Is(err, fs.ErrNotExist):
-		return messages.SessionRecord{}, &messages.DirectoryNotFound{Directory: dir, SandboxID: messages.LocalSandbox}
-	case err != nil || !fi.IsDir():
-		return messages.SessionRecord{}, &messages.NotDirectory{Directory: dir, SandboxID: messages.LocalSandbox}
+	dir, err := workplace(m.Sandbox, m.Directory, serverDir)
+	if err != nil {
+		return messages.SessionRecord{}, err
 	}
 	now := time.Now().UnixMilli()
 	rec := messages.SessionRecord{
@@ -431,6 +486,13 @@ type Config struct {
 	Local    Driver
 	Dialects map[messages.Protocol]providers.Dialect
 	Dir      string // where sessions work that name no directory
+	// Models lists what can be chosen.
+	Models func(ctx context.Context, provider string, w *messages.World) ([]messages.ModelInfo, error)
+	// Logins are the stored logins.
+	Logins Logins
+	// Limits of sessions and of those that work at once; 0 is none.
+	MaxSessions int
+	MaxRunning  int
 	// Watch hears what runs whenever that changes; it must not block.
 	Watch func(Load)
 }

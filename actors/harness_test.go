@@ -49,6 +49,7 @@ type rig struct {
 	model  *playedModel
 	events *recorder
 	ctx    context.Context
+	limits func(*Config) // changes what boot starts with
 	// loaded and clients count sessions in memory and connections.
 	loaded, clients atomic.Int64
 
@@ -174,11 +175,15 @@ func (r *rig) boot() {
 	if os.Getenv("ACTORS_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	s, err := Boot(r.ctx, Config{Store: r.flaky, Prepare: r, Local: nowhere{}, Dir: "/",
+	config := Config{Store: r.flaky, Prepare: r, Local: nowhere{}, Dir: "/",
 		Watch: func(l Load) {
 			r.loaded.Store(int64(l.Loaded))
 			r.clients.Store(int64(l.Clients))
-		}}, Identity{}, log)
+		}}
+	if r.limits != nil {
+		r.limits(&config)
+	}
+	s, err := Boot(r.ctx, config, Identity{}, log)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -21,6 +22,10 @@ type ledger struct {
 	entries []messages.Message
 	draft   *draft
 	// running is set between execution.started and its end.
+	// load reads a blob; only the log of a fork needs it.
+	load func(blob string) ([]byte, error)
+	// crashes counts the executions in a row that the process did not survive.
+	crashes int
 	running bool
 	// prompts holds the content hash of every prompt id ever admitted here.
 	prompts map[string]string
@@ -52,6 +57,9 @@ func newLedger(record messages.SessionRecord) *ledger {
 
 // apply takes the next event of the log.
 func (l *ledger) apply(e messages.Event, d messages.EventData) error {
+	if e.Type == messages.EventForked && l.seq == 0 {
+		l.seq = e.Seq - 1 // a fork's log starts above what it copied
+	}
 	if e.Seq != l.seq+1 {
 		return fmt.Errorf("event %d follows %d", e.Seq, l.seq)
 	}
@@ -62,6 +70,13 @@ func (l *ledger) apply(e messages.Event, d messages.EventData) error {
 		l.running = true
 	case messages.EventExecutionSucceeded, messages.EventExecutionFailed, messages.EventExecutionInterrupted:
 		l.running = false
+		if d.Recovered {
+			l.crashes++
+		} else if d.Error == nil || d.Error.Type != messages.FailCrashLoop {
+			l.crashes = 0
+		}
+	case messages.EventForked:
+		return l.copied(d)
 	case messages.EventPromptAdmitted:
 		if d.Prompt == nil {
 			return fmt.Errorf("event %d has no prompt", e.Seq)
@@ -118,6 +133,25 @@ func (l *ledger) apply(e messages.Event, d messages.EventData) error {
 		if m.Usage != nil {
 			l.record.Usage = l.record.Usage.Add(*m.Usage)
 		}
+	}
+	return nil
+}
+
+// copied takes over the conversation that a fork begins with.
+func (l *ledger) copied(d messages.EventData) error {
+	if d.Entries == nil || l.load == nil {
+		return errors.New("the fork does not say what it copied")
+	}
+	b, err := l.load(d.Entries.Blob)
+	if err != nil {
+		return fmt.Errorf("copied conversation: %w", err)
+	}
+	var entries []messages.Message
+	if err := json.Unmarshal(b, &entries); err != nil {
+		return fmt.Errorf("copied conversation: %w", err)
+	}
+	for _, m := range entries {
+		l.add(m)
 	}
 	return nil
 }

@@ -251,3 +251,30 @@ func (ex *Exchange) redact(f *messages.Failure) *messages.Failure {
 // minSecret is the shortest value that is masked: shorter ones would blank
 // out ordinary words.
 const minSecret = 8
+
+// Models lists the models of the catalog and of the user's settings, with
+// whether there is a key for them.
+func (w *Workshop) Models(_ context.Context, provider string, world *messages.World) ([]messages.ModelInfo, error) {
+	set, err := w.settings(ExchangeQuery{World: world})
+	if err != nil {
+		return nil, err
+	}
+	list, err := w.Catalog.List(provider, set.Models)
+	if err != nil {
+		return nil, err
+	}
+	lookup, available := lookupIn(world), map[string]bool{}
+	infos := make([]messages.ModelInfo, 0, len(list))
+	for _, m := range list {
+		who := m.Provider.ID + " " + m.Provider.Key + " " + strings.Join(m.Provider.Env, " ")
+		has, known := available[who]
+		if !known {
+			_, _, failure := credentials.Resolve(m, "", lookup, w.Credentials)
+			has = failure == nil
+			available[who] = has
+		}
+		infos = append(infos, messages.ModelInfo{Provider: m.Provider.ID, ID: m.ID, Name: m.Name, Reasoning: m.Reasoning, Input: m.Input,
+			ContextWindow: m.ContextWindow, MaxTokens: m.MaxTokens, Cost: m.Cost, Available: has && w.Speaks(m.Protocol)})
+	}
+	return infos, nil
+}

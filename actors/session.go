@@ -44,6 +44,8 @@ type sessionState struct {
 	status messages.SessionStatus
 	queued int
 	title  string
+	// pending tells that a prompt is on its way to the disk: work follows.
+	pending bool
 }
 
 type phase uint8
@@ -192,6 +194,7 @@ func (s *session) handle(m any) {
 	switch m := m.(type) {
 	case messages.Prompt:
 		s.prompt(m, me.TakeReply())
+		s.tellState() // the guardian counts on hearing of every prompt
 	case checked:
 		s.onChecked(m)
 	case messages.Interrupt:
@@ -209,6 +212,21 @@ func (s *session) handle(m any) {
 		me.Answer(messages.Found{Found: s.led.ids[m.MessageID]}, nil)
 	case messages.GetQueue:
 		s.queue(m, me.TakeReply())
+	case messages.GetHistory:
+		h, err := s.history(m)
+		me.Answer(h, err)
+	case messages.Rename:
+		s.rename(m, me.TakeReply())
+	case messages.Link:
+		s.link(m, me.TakeReply())
+	case messages.Relink:
+		s.relink(m, me.TakeReply())
+	case moved:
+		s.onMoved(m)
+	case messages.GetBlob:
+		s.blob(m, me.TakeReply())
+	case wakeQueued:
+		s.wakeQueued()
 	case clientGone:
 		s.clientGone(m.conn)
 	case wrapUp:
@@ -273,25 +291,9 @@ func (s *session) load() {
 		case <-ctx.Done():
 			return nil
 		}
-		snap, err := s.store.Load(ctx, id)
-		if err == nil && snap.Damaged != nil {
-			// What was torn off is kept aside; everything before it counts.
-			if _, err = s.store.Repair(ctx, id); err == nil {
-				snap, err = s.store.Load(ctx, id)
-			}
-		}
+		led, snap, err := readLedger(ctx, s.store, id)
 		if err != nil {
 			return loaded{epoch: epoch, err: err}
-		}
-		led := newLedger(snap.Record)
-		for _, e := range snap.Events {
-			d, err := e.Decode()
-			if err == nil {
-				err = led.apply(e, d)
-			}
-			if err != nil {
-				return loaded{epoch: epoch, err: err}
-			}
 		}
 		return loaded{epoch: epoch, led: led, calls: snap.Started, untold: told.behind(snap.Events)}
 	})
@@ -381,6 +383,7 @@ func (s *session) append(w write, then func(error), records ...record) {
 	}
 	if w.record {
 		rec := s.led.record
+		rec.Queued = len(s.led.inbox)
 		b.Record = &rec
 	}
 	s.out.add(slices.Clip(b.Events), then)
@@ -606,14 +609,7 @@ func (s *session) configure(m messages.Configure, reply Reply) {
 	if m.Runtime.ThinkingLevel != "" {
 		s.led.record.Runtime.ThinkingLevel = m.Runtime.ThinkingLevel
 	}
-	s.led.record.UpdatedAt = s.now.UnixMilli()
-	info := s.info()
-	s.append(write{record: true}, func(err error) {
-		reply.Send(info, err)
-		if err == nil {
-			s.live(messages.EventSessionUpdated, messages.EventData{Session: &info})
-		}
-	})
+	s.saveRecord(reply)
 }
 
 func (s *session) queue(m messages.GetQueue, reply Reply) {
@@ -701,7 +697,8 @@ func (s *session) status() messages.SessionStatus {
 }
 
 func (s *session) tellState() {
-	s.changed(sessionState{s.id, s.status(), len(s.led.inbox), s.led.record.Title})
+	pending := len(s.checking) > 0 || slices.ContainsFunc(s.led.inbox, func(in input) bool { return in.unwritten })
+	s.changed(sessionState{s.id, s.status(), len(s.led.inbox), s.led.record.Title, pending})
 }
 
 // infoOf is what a record says of its session.
@@ -709,6 +706,6 @@ func infoOf(r messages.SessionRecord) messages.SessionInfo {
 	return messages.SessionInfo{
 		ID: r.ID, Title: r.Title, Directory: r.Directory, HostDir: r.HostDir, Status: messages.SessionIdle,
 		Model: r.Runtime.Model, ThinkingLevel: r.Runtime.ThinkingLevel, Usage: &r.Usage,
-		CreatedAt: messages.ISOTime(r.CreatedAt), UpdatedAt: messages.ISOTime(r.UpdatedAt), ParentID: r.ParentID,
+		Queued: r.Queued, CreatedAt: messages.ISOTime(r.CreatedAt), UpdatedAt: messages.ISOTime(r.UpdatedAt), ParentID: r.ParentID,
 	}
 }

@@ -21,6 +21,9 @@ type Identity struct {
 	Home           string
 	Host           string
 	MountNamespace string
+	// Foreground tells that somebody started the process as a server: it hands
+	// its home over to nobody.
+	Foreground bool
 }
 
 // System is the tree of actors of one process.
@@ -103,6 +106,16 @@ func (s *System) Handler(accept effectrpc.AcceptOptions, local bool) http.Handle
 	return mux
 }
 
+// localInfo is how the host shows itself as a sandbox.
+func (s *System) localInfo() messages.SandboxInfo {
+	at := messages.ISOTime(s.started.UnixMilli())
+	return messages.SandboxInfo{ID: messages.LocalSandbox, Driver: "local", Kind: messages.KindLocal, Ownership: "external",
+		Status: messages.SandboxOnline, Usage: "pinned", CreatedAt: at, UpdatedAt: at}
+}
+
+// Resume begins with the prompts that wait in all sessions.
+func (s *System) Resume() { s.guardian.Tell(resumeAll{}) }
+
 // Info says who this is and what runs.
 func (s *System) Info(ctx context.Context) (messages.ServerInfo, error) {
 	states, err := Ask[[]sessionState](ctx, s.guardian, running{})
@@ -115,13 +128,16 @@ func (s *System) Info(ctx context.Context) (messages.ServerInfo, error) {
 	}
 	return messages.ServerInfo{
 		Name: "codework", Version: s.identity.Version, Build: s.identity.Build, Protocol: contract.Version,
-		StartedAt: messages.ISOTime(s.started.UnixMilli()), PID: os.Getpid(), Home: s.identity.Home,
+		StartedAt: messages.ISOTime(s.started.UnixMilli()), PID: os.Getpid(), Home: s.identity.Home, Foreground: s.identity.Foreground,
 		Sessions: messages.SessionCount{Total: all, Busy: len(states)},
 	}, nil
 }
 
 // handover asks for the end of this process as soon as nothing runs.
 func (s *System) handover(ctx context.Context) (messages.Handover, error) {
+	if s.identity.Foreground {
+		return messages.Handover{}, &messages.Refused{Name: messages.RefusedBusy, Message: "a server in the foreground hands its home over to nobody; stop it where it runs"}
+	}
 	states, err := Ask[[]sessionState](ctx, s.guardian, running{})
 	if err != nil {
 		return messages.Handover{}, err

@@ -61,6 +61,8 @@ const (
 	EventToolProgress = "session.tool.progress"
 	EventToolSettled  = "session.tool.settled"
 
+	EventForked = "session.next.forked"
+
 	EventRetryScheduled = "session.retry.scheduled"
 	EventSessionUpdated = "session.updated"
 	EventNotice         = "session.notice"
@@ -95,6 +97,12 @@ type EventData struct {
 	Session   *SessionInfo    `json:"session,omitempty"`
 	Severity  string          `json:"severity,omitempty"`
 	Text      string          `json:"text,omitempty"`
+	// A fork says where it comes from; Entries names the blob that holds the
+	// copied conversation.
+	SourceSessionID string `json:"sourceSessionId,omitempty"`
+	SourceEntryID   string `json:"sourceEntryId,omitempty"`
+	BaseSeq         *int64 `json:"baseSeq,omitempty"`
+	Entries         *Part  `json:"entries,omitempty"`
 	// RequestDigest is the hex SHA-256 of the request body.
 	RequestDigest string `json:"requestDigest,omitempty"`
 }

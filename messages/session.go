@@ -79,7 +79,8 @@ type SessionRecord struct {
 	Usage              Usage   `json:"usage"`     // of committed messages
 	Discarded          Usage   `json:"discarded"` // of attempts that failed or were stopped
 	Turns              int     `json:"turns"`
-	CreatedAt          int64   `json:"createdAt"` // epoch milliseconds
+	Queued             int     `json:"queued,omitempty"` // prompts that wait
+	CreatedAt          int64   `json:"createdAt"`        // epoch milliseconds
 	UpdatedAt          int64   `json:"updatedAt"`
 	ParentID           string  `json:"parentId,omitempty"`
 }
@@ -243,6 +244,9 @@ type ServerInfo struct {
 	StartedAt string       `json:"startedAt"`
 	PID       int          `json:"pid"`
 	Home      string       `json:"home,omitempty"`
+	// Foreground tells that somebody started it as a server: it hands its home
+	// over to nobody.
+	Foreground bool `json:"foreground,omitempty"`
 	Sessions  SessionCount `json:"sessions"`
 }
 

@@ -57,11 +57,7 @@ func aloneInNamespace() bool { return os.Getpid() == 1 }
 func greet(ctx context.Context, conn net.Conn, hello messages.Hello) (*client.Client, error) {
 	c, err := client.OverSocket(ctx, conn)
 	if err != nil {
-		var status *effectrpc.StatusError
-		if errors.As(err, &status) && status.Status != http.StatusServiceUnavailable {
-			return nil, err
-		}
-		return nil, home.ErrNobody
+		return nil, orNobody(err)
 	}
 	info, err := c.Hello(ctx, hello)
 	var refused *messages.Refused
@@ -75,7 +71,7 @@ func greet(ctx context.Context, conn net.Conn, hello messages.Hello) (*client.Cl
 	case info.Build == hello.Build:
 		return c, nil
 	}
-	if replaces(info.Version) && info.Sessions.Busy == 0 {
+	if replaces(info.Version) && info.Sessions.Busy == 0 && !info.Foreground {
 		_, err = c.Handover(ctx)
 		c.Close()
 		if err == nil || errors.Is(err, client.ErrConnectionLost) {
@@ -85,10 +81,24 @@ func greet(ctx context.Context, conn net.Conn, hello messages.Hello) (*client.Cl
 	}
 	if info.Protocol != contract.Version {
 		c.Close()
+		hint := "it is the newer one: update this program, or use another --home"
+		if info.Sessions.Busy > 0 {
+			hint = "it has work under way; wait for it to finish, or use another --home"
+		}
 		return nil, &problem{slug: "connection", err: fmt.Errorf("the process that owns this home is version %s, which this version %s cannot talk to", info.Version, version),
-			hint: "it has work under way; wait for it to finish, or use another --home"}
+			hint: hint}
 	}
 	return c, nil
+}
+
+// orNobody takes an owner that closes the connection, or says that it is going
+// down, for nobody. Any other answer is an answer.
+func orNobody(err error) error {
+	var status *effectrpc.StatusError
+	if errors.As(err, &status) && status.Status != http.StatusServiceUnavailable {
+		return err
+	}
+	return home.ErrNobody
 }
 
 func connectProblem(ctx context.Context, err error, p home.Paths) error {
@@ -229,7 +239,7 @@ func (g *global) sendAway(ctx context.Context, p home.Paths) bool {
 	}
 	c, err := client.OverSocket(limit, conn)
 	if err != nil {
-		return false
+		return errors.Is(orNobody(err), home.ErrNobody)
 	}
 	defer c.Close()
 	info, err := c.Hello(limit, hello)

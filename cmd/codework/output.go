@@ -33,7 +33,8 @@ type output struct {
 	session string
 	model   string
 	message string          // being written
-	text    strings.Builder // of that message, not printed yet
+	got     strings.Builder // of that message
+	text    strings.Builder // of that, what is not printed yet
 	shown   bool            // some of that message was printed
 	any     bool            // some text was printed
 	last    byte            // of what was printed
@@ -64,7 +65,19 @@ func newOutput(g *global, format string) *output {
 }
 
 func (o *output) say(label, value string) {
-	fmt.Fprintf(o.err, "%-*s%s\n", labelWidth, label, value)
+	if len(label) >= labelWidth {
+		label += " "
+	}
+	fmt.Fprintf(o.err, "%-*s%s\n", labelWidth, label, oneLine(value))
+}
+
+// tell prints a line about the work. On a terminal it begins one, behind text
+// that has not ended its own.
+func (o *output) tell(line string) {
+	if o.live && o.any && o.last != '\n' {
+		o.print("\n")
+	}
+	fmt.Fprintln(o.err, line)
 }
 
 func (o *output) rule(name string) {
@@ -85,7 +98,7 @@ func (o *output) header(info messages.SessionInfo) {
 		driver = info.Sandbox.Driver
 	}
 	o.say("sandbox", driver+" · "+info.Directory)
-	if info.Sandbox != nil {
+	if info.Sandbox != nil && info.Sandbox.Kind != messages.KindLocal {
 		o.say("sandbox-id", info.Sandbox.ID)
 	}
 	fmt.Fprintln(o.err)
@@ -105,7 +118,7 @@ func (o *output) event(e messages.Event) {
 
 func (o *output) notice(text string) {
 	if !o.quiet {
-		fmt.Fprintln(o.err, "warning: "+oneLine(text))
+		o.tell("warning: " + oneLine(text))
 	}
 }
 
@@ -124,12 +137,12 @@ func (o *output) work(kind string, d messages.EventData) {
 		o.turns++
 	case messages.EventToolStarted:
 		if o.progress {
-			fmt.Fprintln(o.err, "· "+oneLine(d.Label))
+			o.tell("· " + oneLine(d.Label))
 		}
 	case messages.EventRetryScheduled:
 		if o.progress && d.DelayMs != nil && d.Error != nil {
 			wait := time.Duration(*d.DelayMs) * time.Millisecond
-			fmt.Fprintf(o.err, "· waiting %s before attempt %d: %s\n", wait, d.Attempt+1, oneLine(d.Error.Message))
+			o.tell(fmt.Sprintf("· waiting %s before attempt %d: %s", wait, d.Attempt+1, oneLine(d.Error.Message)))
 		}
 	}
 }
@@ -139,9 +152,37 @@ func (o *output) delta(message, text string) {
 	if message != o.message {
 		o.message, o.shown = message, false
 		o.text.Reset()
+		o.got.Reset()
 	}
+	o.got.WriteString(text)
 	o.text.WriteString(text)
 	if o.live {
+		o.flush()
+	}
+}
+
+// whole takes the text of a message that is over. It is what came in pieces,
+// unless this reader was too slow for some of them.
+func (o *output) whole(message string, m *messages.Message) {
+	var full strings.Builder
+	if m != nil {
+		for _, p := range m.Parts {
+			if p.Type == messages.PartText {
+				full.WriteString(p.Text)
+			}
+		}
+	}
+	got := ""
+	if message == o.message {
+		got = o.got.String()
+	}
+	if rest, ok := strings.CutPrefix(full.String(), got); ok && rest != "" {
+		o.delta(message, rest)
+	} else if !ok && full.Len() > len(got) {
+		o.message = "" // what is there has holes
+		o.delta(message, full.String())
+	}
+	if message == o.message {
 		o.flush()
 	}
 }
@@ -184,9 +225,7 @@ func (o *output) print(text string) {
 
 // ended takes a finished message: its text counts.
 func (o *output) ended(d messages.EventData) {
-	if d.MessageID == o.message {
-		o.flush()
-	}
+	o.whole(d.MessageID, d.Message)
 	if m := d.Message; m != nil {
 		o.model = m.Provider + "/" + m.Model
 		if m.Usage != nil {
@@ -199,17 +238,16 @@ func (o *output) ended(d messages.EventData) {
 // failed takes a message that came to nothing: a stopped one keeps its text,
 // what a failed attempt wrote does not count.
 func (o *output) failed(d messages.EventData) {
-	if d.MessageID != o.message {
+	if d.Reason == "aborted" {
+		o.whole(d.MessageID, d.Message)
 		return
 	}
-	if d.Reason == "aborted" {
-		o.flush()
+	if d.MessageID != o.message {
 		return
 	}
 	o.text.Reset()
 	if o.shown && o.format == "text" {
-		o.print("\n")
-		fmt.Fprintln(o.err, "· the text above is of an attempt that failed and does not count")
+		o.tell("· the text above is of an attempt that failed and does not count")
 	}
 }
 
@@ -231,18 +269,7 @@ func (o *output) end(w *watch, err error) error {
 	if o.turns > 0 && !o.quiet {
 		o.printUsage()
 	}
-	if err == nil && o.writeEr != nil {
-		err = fmt.Errorf("write the answer: %w", o.writeEr)
-	}
-	return o.explain(err)
-}
-
-// fail ends a run whose work nobody can follow any more.
-func (o *output) fail(err error) error {
-	if o.format != "text" {
-		return o.endJSON(&watch{}, err)
-	}
-	return o.explain(err)
+	return o.written(o.explain(err))
 }
 
 func (o *output) printUsage() {
@@ -300,9 +327,11 @@ type resultError struct {
 func (o *output) endJSON(w *watch, err error) error {
 	r := result{Session: o.session, Status: w.status, Text: o.answer.String(), StopReason: o.stop,
 		Usage: o.usage, Cost: o.usage.Cost.Total, Turns: o.turns}
-	err = o.explain(err)
-	var p *problem
-	if errors.As(err, &p) {
+	if err = o.explain(err); err != nil {
+		var p *problem
+		if !errors.As(err, &p) {
+			p = &problem{slug: messages.FailUnknown, err: err}
+		}
 		if r.Status == "" || r.Status == "succeeded" {
 			r.Status = "failed"
 		}
@@ -320,6 +349,14 @@ func (o *output) endJSON(w *watch, err error) error {
 		return errors.Join(err, encErr)
 	}
 	o.print(string(b) + "\n")
+	return o.written(err)
+}
+
+// written adds to the outcome that the answer could not be printed.
+func (o *output) written(err error) error {
+	if err == nil && o.writeEr != nil {
+		return fmt.Errorf("write the answer: %w", o.writeEr)
+	}
 	return err
 }
 
@@ -388,13 +425,13 @@ func kebab(name string) string {
 }
 
 // oneLine makes text safe to print as a part of a line: no line ends, no
-// control sequences.
+// control sequences, nothing that turns the direction of reading.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r == '\n' || r == '\t' || r == '\r':
+		case r == '\n' || r == '\t' || r == '\r' || r == '\u2028' || r == '\u2029':
 			return ' '
-		case unicode.IsControl(r):
+		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
 			return -1
 		}
 		return r

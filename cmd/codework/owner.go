@@ -20,11 +20,13 @@ import (
 	"codework/internal/settings"
 	"codework/internal/store"
 	"codework/messages"
+	"codework/protocol/client"
 	"codework/protocol/effectrpc"
 	"codework/providers"
 	"codework/providers/anthropic"
 	"codework/providers/catalog"
 	"codework/providers/chat"
+	"codework/providers/credentials"
 	"codework/providers/offline"
 	"codework/sandboxes/local"
 )
@@ -41,11 +43,13 @@ type owner struct {
 	system  *actors.System
 	store   *store.Store
 	sandbox *local.Sandbox
+	logins  *credentials.Store
 	log     *slog.Logger
 }
 
-// own opens the store and starts the actors.
-func own(ctx context.Context, p home.Paths, log *slog.Logger, watch func(actors.Load)) (*owner, error) {
+// own opens the store and starts the actors; adjust, if not nil, changes what
+// they are started with.
+func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actors.Config, *actors.Identity)) (*owner, error) {
 	if err := p.Prepare(); err != nil {
 		return nil, err
 	}
@@ -74,14 +78,19 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, watch func(actors.
 		messages.ProtocolAnthropic:  anthropic.Dialect{},
 		messages.ProtocolOffline:    offline.Dialect{},
 	}
-	o.system, err = actors.Boot(ctx, actors.Config{
-		Store: st, Local: o.sandbox, Dir: dir, Watch: watch, Dialects: dialects,
-		Prepare: &actors.Workshop{
-			Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Log: log, Catalog: openCatalog(p),
-			Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
-		},
-	}, actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}, log)
-	if err != nil {
+	workshop := &actors.Workshop{
+		Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Log: log, Catalog: openCatalog(p),
+		Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
+	}
+	o.logins = credentials.OpenStore(credentials.Options{File: workshop.Credentials, Log: log})
+	config := actors.Config{
+		Store: st, Local: o.sandbox, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
+	}
+	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}
+	if adjust != nil {
+		adjust(&config, &id)
+	}
+	if o.system, err = actors.Boot(ctx, config, id, log); err != nil {
 		return nil, errors.Join(err, o.close())
 	}
 	return o, nil
@@ -122,6 +131,9 @@ func (o *owner) close() error {
 		}
 		stop()
 		o.system.Shutdown(ctx)
+	}
+	if o.logins != nil {
+		o.logins.Close()
 	}
 	var err error
 	if o.sandbox != nil {
@@ -204,13 +216,9 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	first, err := p.Acquire(ctx, func() bool {
-		c, err := p.Dial(ctx)
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	})
+	limit, cancel := context.WithTimeout(ctx, lockLimit)
+	first, err := p.Acquire(limit, func() bool { return serves(limit, p) })
+	cancel()
 	if err != nil || !first {
 		if err == nil {
 			ready()
@@ -218,10 +226,12 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 		return err
 	}
 	loads := make(chan actors.Load, 64)
-	o, err := own(ctx, p, log, func(l actors.Load) {
-		select {
-		case loads <- l:
-		case <-time.After(time.Second): // the loop below has ended
+	o, err := own(ctx, p, log, func(c *actors.Config, _ *actors.Identity) {
+		c.Watch = func(l actors.Load) {
+			select {
+			case loads <- l:
+			case <-time.After(time.Second): // the loop below has ended
+			}
 		}
 	})
 	if err != nil {
@@ -234,21 +244,45 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 	var door door
 	srv := serveHTTP(l, door.guard(o.system.Handler(effectrpc.AcceptOptions{TrustHost: true}, true)))
 	ready()
-	untilIdle(ctx, o, &door, loads, grace)
+	err = untilIdle(ctx, o.system, &door, loads, grace)
 	door.closed.Store(true)
-	err = o.close()
-	err = errors.Join(err, p.Remove(), srv.Close())
-	return err
+	return errors.Join(err, o.close(), p.Remove(), srv.Close())
 }
 
-// untilIdle returns when the owner should end: nobody needs it, another one
-// is to take over, a signal came, or its actors cannot go on.
-func untilIdle(ctx context.Context, o *owner, door *door, loads <-chan actors.Load, grace time.Duration) {
+// lockLimit is how long an owner that is starting waits for one that ends: less
+// than its client does, so that the client hears who is in the way.
+const lockLimit = startLimit - 3*time.Second
+
+// serves tells whether there is an owner that lets clients in. One that is
+// ending still has its socket, and refuses.
+func serves(ctx context.Context, p home.Paths) bool {
+	conn, err := p.Dial(ctx)
+	if err != nil {
+		return false
+	}
+	c, err := client.OverSocket(ctx, conn)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// running is what an owner watches of its actors.
+type running interface {
+	Takeover() <-chan struct{}
+	Failed() <-chan struct{}
+}
+
+// untilIdle returns when the owner should end: nil when nobody needs it,
+// another one is to take over or a signal came, an error when its actors cannot
+// go on.
+func untilIdle(ctx context.Context, o running, door *door, loads <-chan actors.Load, grace time.Duration) error {
 	// The client that asked for this start has not connected yet.
 	idle := time.NewTimer(max(grace, firstClient))
 	defer idle.Stop()
 	var now actors.Load
-	leaving := o.system.Takeover()
+	leaving := o.Takeover()
 	takeover := false
 	for {
 		select {
@@ -261,16 +295,16 @@ func untilIdle(ctx context.Context, o *owner, door *door, loads <-chan actors.Lo
 			takeover, leaving = true, nil
 		case <-idle.C:
 			if door.closeIfEmpty() {
-				return
+				return nil
 			}
 			idle.Reset(firstClient) // somebody has just come in
 		case <-ctx.Done():
-			return
-		case <-o.system.Failed():
-			return
+			return nil
+		case <-o.Failed():
+			return errors.New("the actors of this process cannot go on; the log says why")
 		}
 		if takeover && now.Busy == 0 {
-			return
+			return nil
 		}
 	}
 }

@@ -34,6 +34,7 @@ type global struct {
 	embedded  bool
 	quiet     bool
 	logLevel  string
+	begun     bool // flags and arguments are good
 }
 
 // paths are where this call's home keeps things.
@@ -54,6 +55,10 @@ func execute(ctx context.Context, args []string, s streams) int {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	err := root.ExecuteContext(ctx)
+	var p *problem
+	if err != nil && !g.begun && !errors.As(err, &p) {
+		err = &problem{err: err, code: exitUsage} // the wrong arguments, in cobra's words
+	}
 	return report(s.err, err)
 }
 
@@ -74,6 +79,11 @@ project, and keeps the conversation. Try it without a key or network:
 			}
 			return nil
 		},
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			_, err := newLogger(g.logLevel, g.err)
+			g.begun = err == nil
+			return err
+		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetVersionTemplate("codework {{.Version}}\n")
@@ -88,7 +98,7 @@ project, and keeps the conversation. Try it without a key or network:
 	f.BoolVar(&g.embedded, "embedded", false, "do everything in this process, without the home process in the background")
 	f.BoolVar(&g.quiet, "quiet", false, "print no header, usage or progress")
 	f.StringVar(&g.logLevel, "log-level", "warn", "what goes into the log: debug, info, warn, error")
-	root.AddCommand(newRun(g), newModels(g), newTrust(g), newVersion(g), newHomeProcess(g))
+	root.AddCommand(newRun(g), newModels(g), newServe(g), newTrust(g), newVersion(g), newHomeProcess(g))
 	return root
 }
 

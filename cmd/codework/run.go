@@ -19,10 +19,12 @@ import (
 	"codework/protocol/client"
 )
 
-// What run reads at most: a prompt from a pipe, and an attached file.
+// What run reads at most: a prompt from a pipe, an attached file, and a file
+// with an addition to the system prompt, which every request carries.
 const (
 	maxPromptPipe = 1 << 20
 	maxAttachment = 8 << 20
+	maxAddendum   = 256 << 10
 )
 
 // settleWait is how long run waits for its work to stop after ctrl-c.
@@ -61,11 +63,11 @@ left alone.`,
   codework run --continue "and now fix the first one"
   git diff | codework run "Review this change:" -`,
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := f.prompt(g, args)
-			if err != nil {
+			if err := f.check(); err != nil {
 				return err
 			}
-			if err := f.check(); err != nil {
+			p, err := f.prompt(g, args)
+			if err != nil {
 				return err
 			}
 			return f.run(c.Context(), g, p)
@@ -213,22 +215,25 @@ func attachment(name string) (messages.Part, error) {
 
 // run does the command's work once its arguments are good.
 func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error {
+	out := newOutput(g, f.format)
 	if f.trust {
 		if _, err := g.trust("."); err != nil {
-			return err
+			return out.end(&watch{}, err)
 		}
 	}
-	out := newOutput(g, f.format)
-	p.ID, p.Delivery = messages.NewMessageID(), messages.Delivery(f.delivery)
+	p.Delivery = messages.Delivery(f.delivery)
+	w := &watch{}
 	for try := 1; ; try++ {
-		w, err := f.attempt(ctx, g, out, p)
+		last := w
+		var err error
+		w, err = f.attempt(ctx, g, out, p, last)
 		switch {
 		case !lostOwner(err):
 			return out.end(w, err)
 		case w.admitted:
-			return out.fail(g.ownerDied(ctx, w.session))
+			return out.end(w, g.ownerDied(ctx, w.session))
 		case try == connectTries:
-			return out.fail(err)
+			return out.end(w, err)
 		}
 		// The owner ended before it had the prompt: the next one gets it, and
 		// the session, if there is one already.
@@ -242,14 +247,21 @@ func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error 
 // prompt.
 const connectTries = 5
 
-// lostOwner tells whether a call failed because the owner ended.
+// lostOwner tells whether a call failed because the owner ended, and not
+// because this run was stopped.
 func lostOwner(err error) bool {
+	var s stopped
+	if errors.As(err, &s) || errors.Is(err, errTimeout) {
+		return false
+	}
 	var refused *messages.Refused
 	return errors.Is(err, client.ErrConnectionLost) || errors.As(err, &refused) && refused.Name == messages.RefusedShutdown
 }
 
-// attempt connects, finds or makes the session and follows the prompt.
-func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messages.Prompt) (*watch, error) {
+// attempt connects, finds or makes the session and follows the prompt. last is
+// the attempt before it.
+func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messages.Prompt, last *watch) (*watch, error) {
+	p.ID = messages.NewMessageID()
 	w := &watch{out: out, prompt: p.ID, session: f.session}
 	c, closeClient, err := g.connect(ctx)
 	if err != nil {
@@ -262,7 +274,27 @@ func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messag
 	}
 	out.header(info)
 	w.client, w.session, p.SessionID = c, info.ID, info.ID
+	if last.sent {
+		// The owner may have taken it and not have lived to say so.
+		ran, err := takeBack(ctx, c, info.ID, last.prompt)
+		if ran {
+			w.admitted, err = true, client.ErrConnectionLost
+		}
+		if err != nil {
+			w.sent, w.prompt = true, last.prompt
+			return w, err
+		}
+	}
 	return w, w.follow(ctx, p, f.timeout)
+}
+
+// takeBack takes a prompt out of the queue and tells whether it is too late for
+// that.
+func takeBack(ctx context.Context, c *client.Client, session, prompt string) (ran bool, err error) {
+	if _, err := c.Queue(ctx, messages.GetQueue{SessionID: session, Remove: prompt}); err != nil {
+		return false, err
+	}
+	return c.HasMessage(ctx, session, prompt)
 }
 
 // open finds or makes the session.
@@ -319,11 +351,25 @@ func addendum(value string) (string, error) {
 	if !ok {
 		return value, nil
 	}
-	b, err := os.ReadFile(name)
+	b, err := readAtMost(name, maxAddendum)
 	if err != nil {
 		return "", &problem{err: fmt.Errorf("--append-system-prompt %s: %w", name, bareError(err)), code: exitUsage}
 	}
 	return strings.ToValidUTF8(string(b), "\uFFFD"), nil
+}
+
+// readAtMost reads a file, which may be a pipe, up to a limit.
+func readAtMost(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("over %d KiB", limit>>10)
+	}
+	return b, err
 }
 
 // ownerDied is what a run says when the home's process ended under it. The

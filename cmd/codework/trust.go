@@ -25,7 +25,7 @@ for the project's real path.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(g.out, "Trusted %s\n", root)
+			_, err = fmt.Fprintf(g.out, "Trusted %s\n", oneLine(root))
 			return err
 		},
 	}

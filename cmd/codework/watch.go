@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"codework/messages"
@@ -17,15 +18,22 @@ type watch struct {
 	session string
 	prompt  string
 
+	events   *client.Events
+	seq      int64  // of the last durable event that was seen
+	sent     bool   // the server may have the prompt
 	admitted bool   // the prompt is on disk
 	active   bool   // its exchange runs
+	aborted  bool   // the last turn came to nothing
 	status   string // succeeded, failed, interrupted; "" while it runs
 	failure  *messages.Failure
 	reason   string // of an interruption
 }
 
 // errors that end a run without the work having failed.
-var errStillQueued = errors.New("the work before this prompt was stopped, so this prompt has not run")
+var (
+	errStillQueued = errors.New("the work before this prompt was stopped or failed, so this prompt has not run")
+	errTimeout     = errors.New("the time limit is over")
+)
 
 // follow sends the prompt and returns when its work is over: nil when it
 // succeeded, otherwise why not.
@@ -33,11 +41,16 @@ func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Durati
 	// The subscription and the interrupt outlive the signal.
 	alive, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	events, err := w.client.Subscribe(alive, messages.Subscribe{SessionID: w.session})
+	stop := context.AfterFunc(ctx, cancel)
+	err := w.subscribe(alive, messages.Subscribe{SessionID: w.session})
+	if !stop() {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return err
 	}
-	defer events.Close()
+	defer func() { w.events.Close() }()
+	w.sent = true
 	if err := w.client.Prompt(ctx, p, true); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -52,32 +65,49 @@ func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Durati
 		defer stop()
 	}
 	for w.status == "" {
-		e, err := events.Next(work)
-		if work.Err() != nil {
-			return w.stop(context.Cause(work), alive, events)
+		e, err := w.next(work, alive)
+		if err == nil {
+			err = w.take(alive, e)
+		}
+		if work.Err() != nil && w.status == "" {
+			return w.stop(context.Cause(work), alive)
 		}
 		if err != nil {
-			return err
-		}
-		if err := w.take(alive, e); err != nil {
 			return err
 		}
 	}
 	return w.outcome()
 }
 
-var errTimeout = errors.New("the time limit is over")
+func (w *watch) subscribe(ctx context.Context, q messages.Subscribe) (err error) {
+	w.events, err = w.client.Subscribe(ctx, q)
+	return err
+}
+
+// next waits for the next event, as long as wait lasts. A reader that was too
+// slow, because whoever reads the answer is, goes on from where it was.
+func (w *watch) next(wait, alive context.Context) (messages.Event, error) {
+	e, err := w.events.Next(wait)
+	var overflow *messages.SubscriptionOverflow
+	switch {
+	case errors.As(err, &overflow):
+		if err := w.subscribe(alive, messages.Subscribe{SessionID: w.session, After: map[string]int64{w.session: w.seq}}); err != nil {
+			return e, err
+		}
+		return w.next(wait, alive)
+	case errors.Is(err, io.EOF):
+		err = client.ErrConnectionLost // the owner ends its streams when it ends
+	}
+	return e, err
+}
 
 // stop interrupts the work and waits for it to settle. A prompt that still
 // waits behind other work is taken back instead.
-func (w *watch) stop(cause error, ctx context.Context, events *client.Events) error {
+func (w *watch) stop(cause error, ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
 	if !w.active {
-		if _, err := w.client.Queue(ctx, messages.GetQueue{SessionID: w.session, Remove: w.prompt}); err != nil {
-			return errors.Join(cause, err)
-		}
-		if ran, err := w.client.HasMessage(ctx, w.session, w.prompt); err != nil || !ran {
+		if ran, err := takeBack(ctx, w.client, w.session, w.prompt); err != nil || !ran {
 			return errors.Join(cause, err)
 		}
 	}
@@ -85,7 +115,7 @@ func (w *watch) stop(cause error, ctx context.Context, events *client.Events) er
 		return errors.Join(cause, err)
 	}
 	for w.status == "" {
-		e, err := events.Next(ctx)
+		e, err := w.next(ctx, ctx)
 		if err != nil {
 			return cause // it did not settle in time; nobody waits longer
 		}
@@ -110,6 +140,7 @@ func (w *watch) outcome() error {
 // take handles one event of the session.
 func (w *watch) take(ctx context.Context, e messages.Event) error {
 	w.out.event(e)
+	w.seq = max(w.seq, e.Seq)
 	d, err := e.Decode()
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.Type, err)
@@ -131,6 +162,10 @@ func (w *watch) take(ctx context.Context, e messages.Event) error {
 	case messages.EventNotice:
 		w.out.notice(d.Text)
 		return nil
+	case messages.EventTurnStarted:
+		w.aborted = false
+	case messages.EventTurnAborted:
+		w.aborted = true
 	}
 	if messages.Terminal(e.Type) {
 		return w.terminal(ctx, e.Type, d)
@@ -182,10 +217,15 @@ func (w *watch) restedBefore(ctx context.Context, kind string, d messages.EventD
 	if !waits {
 		return nil // it was promoted meanwhile: its events follow
 	}
+	p := &problem{slug: "queued", err: errStillQueued, fields: []field{{"session", w.session}},
+		hint: fmt.Sprintf("it stays in the queue and runs before the session's next prompt: codework run --session %s \"…\"", w.session)}
 	if kind == messages.EventExecutionFailed && d.Error != nil {
-		w.status, w.failure = "failed", d.Error
-		return nil
+		if !w.aborted {
+			// No turn failed, so it was the start of this prompt's own work.
+			w.status, w.failure = "failed", d.Error
+			return nil
+		}
+		p.fields = append(p.fields, field{"detail", d.Error.Message})
 	}
-	return &problem{slug: "queued", err: errStillQueued, fields: []field{{"session", w.session}},
-		hint: "run it again when the session is free"}
+	return p
 }

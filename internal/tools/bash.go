@@ -76,7 +76,7 @@ func runBash(ctx context.Context, c Context, raw json.RawMessage) (messages.Tool
 
 	view := newViewer(c.Progress)
 	exit, err := c.Mount.Run(ctx, sandboxes.Command{
-		Script: args.Command, Timeout: limit, Full: full, Output: view.add,
+		Script: args.Command, Joined: true, Timeout: limit, Full: full, Output: view.add,
 	})
 	text, cut := view.close(err != nil && ctx.Err() != nil)
 

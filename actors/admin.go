@@ -1,0 +1,379 @@
+package actors
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"codework/internal/store"
+	"codework/internal/tools"
+	"codework/messages"
+	"codework/protocol/contract"
+	"codework/protocol/effectrpc"
+	"codework/sandboxes"
+)
+
+// This file holds what the guardian does with whole sessions and sandboxes:
+// fork, delete, check, and the calls about sandboxes.
+
+// quiesce is something that is done to a session while nobody has it in
+// memory. What comes for it meanwhile waits.
+type quiesce struct {
+	id     string
+	force  bool // also when it works: the work is stopped
+	action func(context.Context) (any, error)
+}
+
+type (
+	quiet struct { // the session has stopped its work
+		q     quiesce
+		reply Reply
+	}
+	quiesced struct { // the action is done
+		id    string
+		value any
+		err   error
+		reply Reply
+	}
+)
+
+func (g *guardian) quiesce(me *Self, q quiesce) {
+	s := g.sessions[q.id]
+	switch {
+	case s == nil:
+		s = &sessionSlot{retiring: true, state: sessionState{id: q.id, status: messages.SessionIdle}}
+		g.sessions[q.id] = s
+		g.act(me, quiet{q, me.TakeReply()})
+		return
+	case s.retiring:
+		s.held = append(s.held, heldMessage{q, me.TakeReply()})
+		return
+	case s.state.status != messages.SessionIdle && !q.force:
+		me.Answer(nil, &messages.SessionBusy{SessionID: q.id})
+		return
+	}
+	s.retiring = true
+	reply, wait := me.TakeReply(), s.ref.request(wrapUp{})
+	me.Go(func(ctx context.Context) any {
+		_, _ = wait(ctx) // one that cannot be read has nothing to stop
+		return quiet{q, reply}
+	})
+}
+
+// onQuiet ends the session's actor; the action follows its end.
+func (g *guardian) onQuiet(m quiet) {
+	s := g.sessions[m.q.id]
+	s.then = &m
+	s.ref.Stop()
+}
+
+// act runs the action beside the guardian.
+func (g *guardian) act(me *Self, m quiet) {
+	me.Go(func(ctx context.Context) any {
+		v, err := m.q.action(ctx)
+		return quiesced{m.q.id, v, err, m.reply}
+	})
+}
+
+func (g *guardian) onQuiesced(me *Self, m quiesced) {
+	m.reply.Send(m.value, m.err)
+	held := g.sessions[m.id].held
+	delete(g.sessions, m.id)
+	g.tell()
+	g.release(me, m.id, held)
+}
+
+func (g *guardian) delete(me *Self, m messages.Delete) {
+	st, local := g.config.Store, g.local
+	g.quiesce(me, quiesce{m.SessionID, m.Force, func(ctx context.Context) (any, error) {
+		local.Tell(unmount{m.SessionID})
+		return nil, commit(ctx, st, store.Batch{Session: m.SessionID, Delete: true})
+	}})
+}
+
+// check looks at a log; mending it takes the session out of memory.
+func (g *guardian) check(me *Self, m messages.Check) {
+	st := g.config.Store
+	if !m.Repair {
+		reply := me.TakeReply()
+		me.Go(func(ctx context.Context) any {
+			lines, err := st.Check(ctx, m.SessionID)
+			reply.Send(findings(lines, false), err)
+			return nil
+		})
+		return
+	}
+	g.quiesce(me, quiesce{m.SessionID, false, func(ctx context.Context) (any, error) {
+		lines, err := st.Repair(ctx, m.SessionID)
+		return findings(lines, err == nil), err
+	}})
+}
+
+func findings(lines []string, repaired bool) messages.Findings {
+	f := messages.Findings{Findings: []messages.Finding{}}
+	for _, l := range lines {
+		code := "list"
+		if strings.HasPrefix(l, "log ") {
+			code = "log"
+		}
+		f.Findings = append(f.Findings, messages.Finding{Code: code, Detail: l, Repaired: repaired})
+	}
+	return f
+}
+
+// commit appends a batch and waits for it.
+func commit(ctx context.Context, st Store, b store.Batch) error {
+	done := make(chan error, 1)
+	st.Append(b, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fork makes a session with another one's conversation up to an entry. The
+// copied entries lie in a blob, so that the source may go.
+func (g *guardian) fork(me *Self, m messages.Fork) {
+	if g.draining {
+		me.Answer(nil, errDraining)
+		return
+	}
+	reply, st := me.TakeReply(), g.config.Store
+	me.Go(func(ctx context.Context) any {
+		info, err := forkOf(ctx, st, m)
+		reply.Send(info, err)
+		return nil
+	})
+}
+
+func forkOf(ctx context.Context, st Store, m messages.Fork) (messages.SessionInfo, error) {
+	led, snap, err := readLedger(ctx, st, m.SessionID)
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	entries := led.entries
+	at := m.At
+	if at != "" {
+		i := slices.IndexFunc(entries, func(e messages.Message) bool { return e.ID == at })
+		if i < 0 {
+			return messages.SessionInfo{}, errors.New("at: no such entry in this session")
+		}
+		entries = entries[:i+1]
+	}
+	if len(entries) == 0 {
+		return messages.SessionInfo{}, errors.New("the session has no conversation to fork")
+	}
+	at = entries[len(entries)-1].ID
+	copied, err := messages.JSON(entries)
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	blob, err := st.PutBlob(copied)
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	now := time.Now().UnixMilli()
+	rec := led.record
+	rec.ID, rec.ParentID, rec.CreatedAt, rec.UpdatedAt, rec.Queued = messages.NewSessionID(), m.SessionID, now, now, 0
+	rec.Usage, rec.Discarded, rec.Turns, rec.TitleSet = messages.Usage{}, messages.Usage{}, 0, true
+	base := snap.Head.Seq
+	e := messages.Event{ID: messages.NewEventID(), Type: messages.EventForked, Session: rec.ID, Seq: base + 1,
+		Data: encode(messages.EventData{Timestamp: now, SessionID: rec.ID, SourceSessionID: m.SessionID, SourceEntryID: at,
+			BaseSeq: &base, Entries: &messages.Part{Type: messages.PartText, Blob: blob, Bytes: int64(len(copied))}})}
+	err = commit(ctx, st, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: []messages.Event{e}})
+	return infoOf(rec), err
+}
+
+// readLedger folds a session's log.
+func readLedger(ctx context.Context, st Store, id string) (*ledger, store.Snapshot, error) {
+	snap, err := st.Load(ctx, id)
+	if err == nil && snap.Damaged != nil {
+		// What was torn off is kept aside; everything before it counts.
+		if _, err = st.Repair(ctx, id); err == nil {
+			snap, err = st.Load(ctx, id)
+		}
+	}
+	if err != nil {
+		return nil, snap, err
+	}
+	led := newLedger(snap.Record)
+	led.load = st.Blob
+	for _, e := range snap.Events {
+		d, err := e.Decode()
+		if err == nil {
+			err = led.apply(e, d)
+		}
+		if err != nil {
+			return nil, snap, err
+		}
+	}
+	return led, snap, nil
+}
+
+// workplace checks where a session is asked to work and returns the folder.
+func workplace(r *messages.SandboxRef, dir, base string) (string, error) {
+	if r != nil {
+		switch {
+		case r.ID != "" && r.ID != messages.LocalSandbox:
+			return "", &messages.SandboxNotFound{ID: r.ID}
+		case r.Driver != "" && r.Driver != "local":
+			return "", driverMissing(r.Driver)
+		case r.ProviderResourceID != "":
+			return "", &messages.SandboxDriverRegistration{Driver: "local", Reason: "the host has no resources to attach to"}
+		}
+	}
+	if dir == "" {
+		dir = base
+	}
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(base, dir)
+	}
+	dir = filepath.Clean(dir)
+	switch fi, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", &messages.DirectoryNotFound{Directory: dir, SandboxID: messages.LocalSandbox}
+	case err != nil || !fi.IsDir():
+		return "", &messages.NotDirectory{Directory: dir, SandboxID: messages.LocalSandbox}
+	}
+	return dir, nil
+}
+
+func driverMissing(name string) error {
+	return &messages.SandboxDriverNotRegistered{Driver: name, Registered: []string{"local"}}
+}
+
+// resumeAll wakes the sessions in which prompts wait.
+func (g *guardian) resumeAll(me *Self) {
+	st, self := g.config.Store, me.Ref()
+	me.Go(func(ctx context.Context) any {
+		records, err := st.List(ctx, messages.ListSessions{})
+		if err != nil {
+			me.Log().Error("sessions to resume cannot be listed", "err", err)
+			return nil
+		}
+		for _, r := range records {
+			if r.Queued > 0 {
+				self.Tell(toSession{r.ID, wakeQueued{}})
+			}
+		}
+		return nil
+	})
+}
+
+// sandboxCall answers the calls about sandboxes. There is the host, which is
+// always there and belongs to nobody; further drivers register beside it.
+func sandboxCall(m any) (any, error) {
+	host := func(id, operation string) error {
+		if id == messages.LocalSandbox {
+			return &messages.SandboxUnsupported{ID: id, Driver: "local", Operation: operation}
+		}
+		return &messages.SandboxNotFound{ID: id}
+	}
+	switch m := m.(type) {
+	case messages.CreateSandbox:
+		if m.Driver == "local" {
+			return nil, &messages.SandboxUnsupported{Driver: m.Driver, Operation: "create"}
+		}
+		return nil, driverMissing(m.Driver)
+	case messages.RegisterSandbox:
+		if m.Driver == "local" {
+			return nil, &messages.SandboxUnsupported{Driver: m.Driver, Operation: "register"}
+		}
+		return nil, driverMissing(m.Driver)
+	case messages.StopSandbox:
+		return nil, host(m.SandboxID, "stop")
+	case messages.DestroySandbox:
+		return nil, host(m.SandboxID, "destroy")
+	}
+	return nil, nil
+}
+
+// exec runs a command in a sandbox and streams what it prints.
+func (g *gateway) exec(me *Self, c *effectrpc.Call, m messages.ExecSandbox) {
+	if m.SandboxID != messages.LocalSandbox {
+		failCall(c, &messages.SandboxNotFound{ID: m.SandboxID})
+		return
+	}
+	name := "exec-" + messages.NewEventID() // a mount of its own
+	o := sandboxes.MountOptions{Session: name, Dir: m.Cwd, Umask: -1}
+	if o.Dir == "" {
+		o.Dir = g.system.config.Dir
+	}
+	if g.world != nil {
+		o.Caller, o.Umask = g.world.Env, g.world.Umask
+		if m.Cwd == "" {
+			o.Dir = g.world.Dir
+		}
+	}
+	guardian := g.guardian
+	me.Go(func(context.Context) any {
+		p, err := Ask[place](c.Context(), guardian, o)
+		if err != nil {
+			failCall(c, err)
+			return nil
+		}
+		defer func() { p.ref.Tell(unmount{name}) }()
+		out := make(chan messages.ExecOutput, execBuffered)
+		cmd := sandboxes.Command{Argv: m.Argv, Env: m.Env, Timeout: time.Duration(m.TimeoutMs) * time.Millisecond,
+			Output: func(s sandboxes.Stream, b []byte) {
+				e := messages.ExecOutput{Stream: "stdout", Data: slices.Clone(b)}
+				if s == sandboxes.Stderr {
+					e.Stream = "stderr"
+				}
+				select {
+				case out <- e:
+				case <-c.Context().Done():
+				}
+			}}
+		c.Stream(func(ctx context.Context, _ effectrpc.Batch) ([]json.RawMessage, error) { return nextOutput(ctx, out) })
+		exit, err := p.mount.Run(c.Context(), cmd)
+		last := messages.ExecOutput{ExitCode: &exit.Code, Signal: exit.Signal, TimedOut: exit.TimedOut}
+		if err != nil {
+			last = messages.ExecOutput{Stream: "stderr", Data: []byte(err.Error() + "\n")}
+		}
+		select {
+		case out <- last:
+		case <-c.Context().Done():
+		}
+		close(out)
+		return nil
+	})
+}
+
+// execBuffered is how many pieces of output wait for the client before the
+// command does.
+const execBuffered = 16
+
+func nextOutput(ctx context.Context, out <-chan messages.ExecOutput) ([]json.RawMessage, error) {
+	select {
+	case e, ok := <-out:
+		if !ok {
+			return nil, io.EOF
+		}
+		b, err := contract.Encode(e)
+		return []json.RawMessage{b}, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// builtinsInUse counts the plugins of the program that are on by default: its
+// tools, its system prompt and the instruction files.
+func builtinsInUse() int {
+	n := 2
+	for _, t := range tools.Builtin() {
+		if t.On {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,168 @@
+package actors
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"codework/messages"
+)
+
+func (r *rig) do(m any) (any, error) { return Ask[any](r.ctx, r.system.guardian, m) }
+
+func TestAForkGoesOnWithoutItsSource(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	for _, text := range []string{"one", "two"} {
+		r.prompt(id, text, messages.Steer)
+		r.model.next(t).answer("answer to " + text)
+		r.wait(id)
+	}
+	first := r.ledger(id).entries[1]
+	v, err := r.do(messages.Fork{SessionID: id, At: first.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fork := v.(messages.SessionInfo)
+	if fork.ParentID != id || fork.ID == id {
+		t.Errorf("fork %+v", fork)
+	}
+	if _, err := r.do(messages.Delete{SessionID: id}); err != nil {
+		t.Fatal(err)
+	}
+	var missing *messages.SessionNotFound
+	if _, err := r.to(id, messages.GetSession{SessionID: id}); !errors.As(err, &missing) {
+		t.Errorf("the deleted session answers %v", err)
+	}
+	r.down()
+	r.boot()
+	r.prompt(fork.ID, "three", messages.Steer)
+	a := r.model.next(t)
+	var texts []string
+	for _, m := range a.req.Messages {
+		texts = append(texts, m.Parts[0].Text)
+	}
+	if got := strings.Join(texts, ", "); got != "one, answer to one, three" {
+		t.Errorf("the model is asked with %s", got)
+	}
+	a.answer("ok")
+	r.wait(fork.ID)
+}
+
+func TestABusySessionIsDeletedOnlyByForce(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	r.prompt(id, "go", messages.Steer)
+	a := r.model.next(t)
+	var busy *messages.SessionBusy
+	if _, err := r.do(messages.Delete{SessionID: id}); !errors.As(err, &busy) {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := r.do(messages.Delete{SessionID: id, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if a.ctx.Err() == nil {
+		t.Error("the request of the deleted session goes on")
+	}
+	if list, _ := r.do(messages.ListSessions{}); len(list.([]messages.SessionInfo)) != 0 {
+		t.Error("it is still listed")
+	}
+}
+
+func TestHistoryComesInPages(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	for range 3 {
+		r.prompt(id, "q", messages.Steer)
+		r.model.next(t).answer("a")
+		r.wait(id)
+	}
+	v, err := r.to(id, messages.GetHistory{SessionID: id, Limit: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := v.(messages.History)
+	if len(h.Entries) != 4 || !h.More || h.Seq != r.ledger(id).seq {
+		t.Errorf("page %d, more %v, seq %d", len(h.Entries), h.More, h.Seq)
+	}
+	v, err = r.to(id, messages.GetHistory{SessionID: id, Before: h.Entries[0].ID})
+	if h := v.(messages.History); err != nil || len(h.Entries) != 2 || h.More {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if _, err := r.to(id, messages.GetHistory{SessionID: id, Before: "nope"}); err == nil {
+		t.Error("an unknown entry was accepted")
+	}
+}
+
+func TestMovingRenamingAndLinking(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	dir := t.TempDir()
+	v, err := r.to(id, messages.Relink{SessionID: id, Directory: dir})
+	if err != nil || v.(messages.SessionInfo).Directory != dir {
+		t.Errorf("%+v, %v", v, err)
+	}
+	var missing *messages.DirectoryNotFound
+	if _, err := r.to(id, messages.Relink{SessionID: id, Directory: "/nope"}); !errors.As(err, &missing) {
+		t.Errorf("got %v", err)
+	}
+	if v, err := r.to(id, messages.Rename{SessionID: id, Title: " a\nb "}); err != nil || v.(messages.SessionInfo).Title != "a b" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if v, err := r.to(id, messages.Link{SessionID: id, HostDir: dir}); err != nil || v.(messages.SessionInfo).HostDir != dir {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if v, err := r.to(id, messages.Link{SessionID: id}); err != nil || v.(messages.SessionInfo).HostDir != "" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	r.prompt(id, "go", messages.Steer)
+	a := r.model.next(t)
+	var refused *messages.RelinkError
+	if _, err := r.to(id, messages.Relink{SessionID: id, Directory: dir}); !errors.As(err, &refused) {
+		t.Errorf("a busy session was moved: %v", err)
+	}
+	a.answer("ok")
+	r.wait(id)
+}
+
+func TestQueuedPromptsAreResumedOnRequestAndNotForEver(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	r.prompt(id, "one", messages.Steer)
+	r.model.next(t)
+	queued := r.prompt(id, "two", messages.FollowUp)
+	r.interrupt(id)
+	r.wait(id)
+	r.down()
+	r.boot()
+	r.system.Resume()
+	a := r.model.next(t)
+	if last := a.req.Messages[len(a.req.Messages)-1]; last.ID != queued {
+		t.Errorf("resumed with %+v", last)
+	}
+	a.answer("ok")
+	r.wait(id)
+}
+
+func TestNoMoreWorkThanAllowed(t *testing.T) {
+	r := newRig(t)
+	r.down()
+	r.limits = func(c *Config) { c.MaxRunning, c.MaxSessions = 1, 2 }
+	r.boot()
+	a, b := r.create(), r.create()
+	var refused *messages.Refused
+	if _, err := r.do(messages.CreateSession{Directory: "/"}); !errors.As(err, &refused) || refused.Name != messages.RefusedBusy {
+		t.Errorf("a third session: %v", err)
+	}
+	r.prompt(a, "go", messages.Steer)
+	if _, err := r.to(b, messages.Prompt{SessionID: b, Text: "go"}); !errors.As(err, &refused) || refused.Name != messages.RefusedBusy {
+		t.Errorf("a second running session: %v", err)
+	}
+	r.prompt(a, "more", messages.FollowUp)
+	r.model.next(t).answer("ok")
+	r.model.next(t).answer("ok")
+	r.wait(a)
+	r.prompt(b, "go", messages.Steer)
+	r.model.next(t).answer("ok")
+	r.wait(b)
+}
