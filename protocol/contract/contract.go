@@ -41,27 +41,6 @@ const (
 	SessionWait      = "session.wait"
 	SessionMessage   = "session.message"
 	SessionQueue     = "session.queue"
-	SessionHistory   = "session.history"
-	SessionLink      = "session.link"
-	SessionRelink    = "session.relink"
-	SessionRename    = "session.rename"
-	SessionFork      = "session.fork"
-	SessionDelete    = "session.delete"
-	SessionCheck     = "session.check"
-	SessionBlob      = "session.blob"
-	ModelsList       = "models.list"
-	SandboxDrivers   = "sandbox.drivers"
-	SandboxList      = "sandbox.list"
-	SandboxCreate    = "sandbox.create"
-	SandboxRegister  = "sandbox.register"
-	SandboxStop      = "sandbox.stop"
-	SandboxDestroy   = "sandbox.destroy"
-	SandboxExec      = "sandbox.exec"
-	AuthSave         = "auth.save"
-	AuthStatus       = "auth.status"
-	AuthRefresh      = "auth.refresh"
-	AuthLogout       = "auth.logout"
-	PluginReload     = "plugin.reload"
 	EventSubscribe   = "event.subscribe"
 	ServerInfo       = "server.info"
 	ServerHello      = "server.hello"
@@ -85,27 +64,6 @@ var methods = map[string]method{
 	SessionWait:      {payload: func() any { return &messages.Wait{} }, required: []string{"sessionId"}},
 	SessionMessage:   {payload: func() any { return &messages.HasMessage{} }, required: []string{"sessionId", "messageId"}},
 	SessionQueue:     {payload: func() any { return &messages.GetQueue{} }, required: []string{"sessionId"}},
-	SessionHistory:   {payload: func() any { return &messages.GetHistory{} }, required: []string{"sessionId"}},
-	SessionLink:      {payload: func() any { return &messages.Link{} }, required: []string{"sessionId"}},
-	SessionRelink:    {payload: func() any { return &messages.Relink{} }, required: []string{"sessionId"}},
-	SessionRename:    {payload: func() any { return &messages.Rename{} }, required: []string{"sessionId", "title"}},
-	SessionFork:      {payload: func() any { return &messages.Fork{} }, required: []string{"sessionId"}},
-	SessionDelete:    {payload: func() any { return &messages.Delete{} }, required: []string{"sessionId"}},
-	SessionCheck:     {payload: func() any { return &messages.Check{} }, required: []string{"sessionId"}},
-	SessionBlob:      {payload: func() any { return &messages.GetBlob{} }, required: []string{"sessionId", "blob"}},
-	ModelsList:       {payload: func() any { return &messages.ListModels{} }},
-	SandboxDrivers:   {payload: func() any { return &struct{}{} }},
-	SandboxList:      {payload: func() any { return &struct{}{} }},
-	SandboxCreate:    {payload: func() any { return &messages.CreateSandbox{} }, required: []string{"driver"}},
-	SandboxRegister:  {payload: func() any { return &messages.RegisterSandbox{} }, required: []string{"driver", "providerResourceId"}},
-	SandboxStop:      {payload: func() any { return &messages.StopSandbox{} }, required: []string{"sandboxId"}},
-	SandboxDestroy:   {payload: func() any { return &messages.DestroySandbox{} }, required: []string{"sandboxId"}},
-	SandboxExec:      {payload: func() any { return &messages.ExecSandbox{} }, required: []string{"sandboxId", "argv"}},
-	AuthSave:         {payload: func() any { return &messages.AuthSave{} }, required: []string{"credentials"}},
-	AuthStatus:       {payload: func() any { return &messages.AuthStatus{} }, required: []string{"provider"}},
-	AuthRefresh:      {payload: func() any { return &messages.AuthRefresh{} }, required: []string{"provider"}},
-	AuthLogout:       {payload: func() any { return &messages.AuthLogout{} }, required: []string{"provider"}},
-	PluginReload:     {payload: func() any { return &struct{}{} }},
 	EventSubscribe:   {payload: func() any { return &messages.Subscribe{} }},
 	ServerInfo:       {payload: func() any { return &struct{}{} }},
 	ServerHello:      {payload: func() any { return &messages.Hello{} }, required: []string{"version", "build", "protocol", "host", "cwd", "umask", "env"}, local: true},
@@ -177,68 +135,8 @@ func Decode(name string, payload json.RawMessage, local bool) (any, error) {
 		return *v, nil
 	case *messages.Hello:
 		return *v, nil
-	case *messages.GetHistory:
-		if v.Limit < 0 {
-			return nil, errors.New("expected a number of at least 0\n  at [\"limit\"]")
-		}
-		return *v, sessionID(v.SessionID)
-	case *messages.Link:
-		return *v, errors.Join(sessionID(v.SessionID), v.Validate())
-	case *messages.Relink:
-		err := sessionID(v.SessionID)
-		if v.Sandbox != nil {
-			err = errors.Join(err, v.Sandbox.Validate())
-		}
-		return *v, err
-	case *messages.Rename:
-		return *v, sessionID(v.SessionID)
-	case *messages.Fork:
-		return *v, sessionID(v.SessionID)
-	case *messages.Delete:
-		return *v, sessionID(v.SessionID)
-	case *messages.Check:
-		return *v, sessionID(v.SessionID)
-	case *messages.GetBlob:
-		return *v, sessionID(v.SessionID)
-	case *messages.ListModels:
-		return *v, nil
-	case *messages.CreateSandbox:
-		return *v, notEmpty("driver", v.Driver)
-	case *messages.RegisterSandbox:
-		return *v, errors.Join(notEmpty("driver", v.Driver), notEmpty("providerResourceId", v.ProviderResourceID))
-	case *messages.StopSandbox:
-		return *v, notEmpty("sandboxId", v.SandboxID)
-	case *messages.DestroySandbox:
-		return *v, notEmpty("sandboxId", v.SandboxID)
-	case *messages.ExecSandbox:
-		if len(v.Argv) == 0 || v.TimeoutMs < 0 {
-			return nil, errors.New("expected a command and no negative time\n  at [\"argv\"]")
-		}
-		return *v, notEmpty("sandboxId", v.SandboxID)
-	case *messages.AuthSave:
-		return *v, oauthProvider("credentials", v.Credentials.Provider)
-	case *messages.AuthStatus:
-		return *v, oauthProvider("provider", v.Provider)
-	case *messages.AuthRefresh:
-		return *v, oauthProvider("provider", v.Provider)
-	case *messages.AuthLogout:
-		return *v, oauthProvider("provider", v.Provider)
 	}
 	return nil, nil
-}
-
-func notEmpty(key, value string) error {
-	if value == "" {
-		return fmt.Errorf("expected a string that is not empty\n  at [%q]", key)
-	}
-	return nil
-}
-
-func oauthProvider(key, id string) error {
-	if id != "openai-codex" && id != "github-copilot" {
-		return fmt.Errorf("expected openai-codex or github-copilot\n  at [%q]", key)
-	}
-	return nil
 }
 
 // prompt is the command that the payload means.
@@ -277,12 +175,10 @@ func decodeObject(payload json.RawMessage, into any, required []string) error {
 		}
 	}
 	t := reflect.TypeOf(into).Elem()
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if raw, ok := keys[name]; ok && bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
-			return fmt.Errorf("Expected a value, got null\n  at [%q]", name)
-		}
+	if err := noNulls(payload, t, ""); err != nil {
+		return err
 	}
+	payload = asSpelled(payload, keys, t)
 	if err := json.Unmarshal(payload, into); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
@@ -291,6 +187,91 @@ func decodeObject(payload json.RawMessage, into any, required []string) error {
 		return errors.New("payload does not decode")
 	}
 	return nil
+}
+
+// noNulls refuses null wherever the type has a value; what it does not know is
+// left alone.
+func noNulls(raw json.RawMessage, t reflect.Type, at string) error {
+	if bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
+		return fmt.Errorf("Expected a value, got null\n  at [%s]", at)
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	inside := func(key any) string {
+		if at == "" {
+			return fmt.Sprintf("%q", key)
+		}
+		return fmt.Sprintf("%s][%q", at, key)
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		var keys map[string]json.RawMessage
+		if json.Unmarshal(raw, &keys) != nil {
+			return nil // of the wrong type, which decoding says better
+		}
+		for i := range t.NumField() {
+			name := jsonName(t.Field(i))
+			if value, ok := keys[name]; ok {
+				if err := noNulls(value, t.Field(i).Type, inside(name)); err != nil {
+					return err
+				}
+			}
+		}
+	case reflect.Map:
+		var keys map[string]json.RawMessage
+		if json.Unmarshal(raw, &keys) != nil {
+			return nil
+		}
+		for name, value := range keys {
+			if err := noNulls(value, t.Elem(), inside(name)); err != nil {
+				return err
+			}
+		}
+	case reflect.Slice:
+		var values []json.RawMessage
+		if t.Elem().Kind() == reflect.Uint8 || json.Unmarshal(raw, &values) != nil {
+			return nil
+		}
+		for i, value := range values {
+			if err := noNulls(value, t.Elem(), inside(strconv.Itoa(i))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// asSpelled leaves out keys that the decoder would take for a field because it
+// does not look at the case of letters: they are keys that we do not know.
+func asSpelled(payload json.RawMessage, keys map[string]json.RawMessage, t reflect.Type) json.RawMessage {
+	known := map[string]bool{}
+	for i := range t.NumField() {
+		known[jsonName(t.Field(i))] = true
+	}
+	odd := false
+	for key := range keys {
+		if known[key] {
+			continue
+		}
+		delete(keys, key)
+		for name := range known {
+			odd = odd || strings.EqualFold(name, key)
+		}
+	}
+	if !odd {
+		return payload
+	}
+	clean, err := json.Marshal(keys)
+	if err != nil {
+		return payload // which will not decode either
+	}
+	return clean
+}
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
 }
 
 // Encode returns a result as JSON; nil is the result of a method that returns
@@ -345,9 +326,6 @@ func init() {
 		func() messages.Tagged { return &messages.SandboxDriverNotRegistered{} },
 		func() messages.Tagged { return &messages.SandboxDriverRegistration{} },
 		func() messages.Tagged { return &messages.SandboxUnsupported{} },
-		func() messages.Tagged { return &messages.SandboxMustBeStopped{} },
-		func() messages.Tagged { return &messages.RelinkError{} },
-		func() messages.Tagged { return &messages.OAuthError{} },
 	} {
 		tagged[f().Tag()] = f
 	}
