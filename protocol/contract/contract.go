@@ -41,6 +41,27 @@ const (
 	SessionWait      = "session.wait"
 	SessionMessage   = "session.message"
 	SessionQueue     = "session.queue"
+	SessionHistory   = "session.history"
+	SessionLink      = "session.link"
+	SessionRelink    = "session.relink"
+	SessionRename    = "session.rename"
+	SessionFork      = "session.fork"
+	SessionDelete    = "session.delete"
+	SessionCheck     = "session.check"
+	SessionBlob      = "session.blob"
+	ModelsList       = "models.list"
+	SandboxDrivers   = "sandbox.drivers"
+	SandboxList      = "sandbox.list"
+	SandboxCreate    = "sandbox.create"
+	SandboxRegister  = "sandbox.register"
+	SandboxStop      = "sandbox.stop"
+	SandboxDestroy   = "sandbox.destroy"
+	SandboxExec      = "sandbox.exec"
+	AuthSave         = "auth.save"
+	AuthStatus       = "auth.status"
+	AuthRefresh      = "auth.refresh"
+	AuthLogout       = "auth.logout"
+	PluginReload     = "plugin.reload"
 	EventSubscribe   = "event.subscribe"
 	ServerInfo       = "server.info"
 	ServerHello      = "server.hello"
@@ -64,6 +85,27 @@ var methods = map[string]method{
 	SessionWait:      {payload: func() any { return &messages.Wait{} }, required: []string{"sessionId"}},
 	SessionMessage:   {payload: func() any { return &messages.HasMessage{} }, required: []string{"sessionId", "messageId"}},
 	SessionQueue:     {payload: func() any { return &messages.GetQueue{} }, required: []string{"sessionId"}},
+	SessionHistory:   {payload: func() any { return &messages.GetHistory{} }, required: []string{"sessionId"}},
+	SessionLink:      {payload: func() any { return &messages.Link{} }, required: []string{"sessionId"}},
+	SessionRelink:    {payload: func() any { return &messages.Relink{} }, required: []string{"sessionId"}},
+	SessionRename:    {payload: func() any { return &messages.Rename{} }, required: []string{"sessionId", "title"}},
+	SessionFork:      {payload: func() any { return &messages.Fork{} }, required: []string{"sessionId"}},
+	SessionDelete:    {payload: func() any { return &messages.Delete{} }, required: []string{"sessionId"}},
+	SessionCheck:     {payload: func() any { return &messages.Check{} }, required: []string{"sessionId"}},
+	SessionBlob:      {payload: func() any { return &messages.GetBlob{} }, required: []string{"sessionId", "blob"}},
+	ModelsList:       {payload: func() any { return &messages.ListModels{} }},
+	SandboxDrivers:   {payload: func() any { return &struct{}{} }},
+	SandboxList:      {payload: func() any { return &struct{}{} }},
+	SandboxCreate:    {payload: func() any { return &messages.CreateSandbox{} }, required: []string{"driver"}},
+	SandboxRegister:  {payload: func() any { return &messages.RegisterSandbox{} }, required: []string{"driver", "providerResourceId"}},
+	SandboxStop:      {payload: func() any { return &messages.StopSandbox{} }, required: []string{"sandboxId"}},
+	SandboxDestroy:   {payload: func() any { return &messages.DestroySandbox{} }, required: []string{"sandboxId"}},
+	SandboxExec:      {payload: func() any { return &messages.ExecSandbox{} }, required: []string{"sandboxId", "argv"}},
+	AuthSave:         {payload: func() any { return &messages.AuthSave{} }, required: []string{"credentials"}},
+	AuthStatus:       {payload: func() any { return &messages.AuthStatus{} }, required: []string{"provider"}},
+	AuthRefresh:      {payload: func() any { return &messages.AuthRefresh{} }, required: []string{"provider"}},
+	AuthLogout:       {payload: func() any { return &messages.AuthLogout{} }, required: []string{"provider"}},
+	PluginReload:     {payload: func() any { return &struct{}{} }},
 	EventSubscribe:   {payload: func() any { return &messages.Subscribe{} }},
 	ServerInfo:       {payload: func() any { return &struct{}{} }},
 	ServerHello:      {payload: func() any { return &messages.Hello{} }, required: []string{"version", "build", "protocol", "host", "cwd", "umask", "env"}, local: true},
@@ -135,8 +177,68 @@ func Decode(name string, payload json.RawMessage, local bool) (any, error) {
 		return *v, nil
 	case *messages.Hello:
 		return *v, nil
+	case *messages.GetHistory:
+		if v.Limit < 0 {
+			return nil, errors.New("expected a number of at least 0\n  at [\"limit\"]")
+		}
+		return *v, sessionID(v.SessionID)
+	case *messages.Link:
+		return *v, errors.Join(sessionID(v.SessionID), v.Validate())
+	case *messages.Relink:
+		err := sessionID(v.SessionID)
+		if v.Sandbox != nil {
+			err = errors.Join(err, v.Sandbox.Validate())
+		}
+		return *v, err
+	case *messages.Rename:
+		return *v, sessionID(v.SessionID)
+	case *messages.Fork:
+		return *v, sessionID(v.SessionID)
+	case *messages.Delete:
+		return *v, sessionID(v.SessionID)
+	case *messages.Check:
+		return *v, sessionID(v.SessionID)
+	case *messages.GetBlob:
+		return *v, sessionID(v.SessionID)
+	case *messages.ListModels:
+		return *v, nil
+	case *messages.CreateSandbox:
+		return *v, notEmpty("driver", v.Driver)
+	case *messages.RegisterSandbox:
+		return *v, errors.Join(notEmpty("driver", v.Driver), notEmpty("providerResourceId", v.ProviderResourceID))
+	case *messages.StopSandbox:
+		return *v, notEmpty("sandboxId", v.SandboxID)
+	case *messages.DestroySandbox:
+		return *v, notEmpty("sandboxId", v.SandboxID)
+	case *messages.ExecSandbox:
+		if len(v.Argv) == 0 || v.TimeoutMs < 0 {
+			return nil, errors.New("expected a command and no negative time\n  at [\"argv\"]")
+		}
+		return *v, notEmpty("sandboxId", v.SandboxID)
+	case *messages.AuthSave:
+		return *v, oauthProvider("credentials", v.Credentials.Provider)
+	case *messages.AuthStatus:
+		return *v, oauthProvider("provider", v.Provider)
+	case *messages.AuthRefresh:
+		return *v, oauthProvider("provider", v.Provider)
+	case *messages.AuthLogout:
+		return *v, oauthProvider("provider", v.Provider)
 	}
 	return nil, nil
+}
+
+func notEmpty(key, value string) error {
+	if value == "" {
+		return fmt.Errorf("expected a string that is not empty\n  at [%q]", key)
+	}
+	return nil
+}
+
+func oauthProvider(key, id string) error {
+	if id != "openai-codex" && id != "github-copilot" {
+		return fmt.Errorf("expected openai-codex or github-copilot\n  at [%q]", key)
+	}
+	return nil
 }
 
 // prompt is the command that the payload means.
@@ -326,6 +428,9 @@ func init() {
 		func() messages.Tagged { return &messages.SandboxDriverNotRegistered{} },
 		func() messages.Tagged { return &messages.SandboxDriverRegistration{} },
 		func() messages.Tagged { return &messages.SandboxUnsupported{} },
+		func() messages.Tagged { return &messages.SandboxMustBeStopped{} },
+		func() messages.Tagged { return &messages.RelinkError{} },
+		func() messages.Tagged { return &messages.OAuthError{} },
 	} {
 		tagged[f().Tag()] = f
 	}
