@@ -538,6 +538,7 @@ func (d *driver) reboot(rt *rapid.T) {
 	before := map[string]state{}
 	for _, s := range d.sessions {
 		if d.calm(s) && !s.unsure {
+			d.wait(s.id)
 			before[s.id] = state{len(d.log(s.id)), d.fold(s.id)}
 		}
 	}
