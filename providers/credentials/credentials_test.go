@@ -16,7 +16,12 @@ import (
 	"codework/providers/catalog"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(childFile) != "" {
+		os.Exit(child())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // env looks variables up in "NAME=value" lines.
 func env(lines ...string) Lookup {

@@ -133,7 +133,7 @@ func (d document) put(provider string, login *Login) error {
 	if err := json.Unmarshal(known, &entry); err != nil {
 		return err
 	}
-	d[provider], err = json.Marshal(entry)
+	d[provider], err = entry.encode()
 	return err
 }
 
@@ -153,7 +153,7 @@ func (d document) remove(provider string) (found bool, err error) {
 	if _, ok := nested[provider]; ok {
 		found = true
 		delete(nested, provider)
-		d["providers"], err = json.Marshal(nested)
+		d["providers"], err = nested.encode()
 	}
 	return found, err
 }
@@ -173,6 +173,7 @@ func dropLogin(d document) {
 	}
 }
 
+// encode keeps texts as they were written, also those that HTML would not like.
 func (d document) encode() ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
