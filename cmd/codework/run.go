@@ -227,6 +227,9 @@ func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error 
 		last := w
 		var err error
 		w, err = f.attempt(ctx, g, out, p, last)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			err = context.Cause(ctx) // the signal, which a call only knows as its end
+		}
 		switch {
 		case !lostOwner(err):
 			return out.end(w, err)
