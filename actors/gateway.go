@@ -69,14 +69,6 @@ func (g *gateway) call(me *Self, c *effectrpc.Call) {
 	case messages.CreateSession:
 		m.World = g.world
 		g.forward(me, c, g.guardian, m)
-	case messages.ListSessions:
-		g.forward(me, c, g.guardian, m)
-	case messages.GetSession:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.Configure:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.GetQueue:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
 	case messages.Prompt:
 		m.World = g.world
 		if m.Bound != "" {
@@ -86,24 +78,10 @@ func (g *gateway) call(me *Self, c *effectrpc.Call) {
 			}
 		}
 		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.Interrupt:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.HasMessage:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.Wait:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.GetHistory:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.Rename:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.Link:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.Relink:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.GetBlob:
-		g.forward(me, c, g.guardian, toSession{m.SessionID, m})
-	case messages.Fork, messages.Delete, messages.Check:
+	case messages.ListSessions, messages.Fork, messages.Delete, messages.Check:
 		g.forward(me, c, g.guardian, m)
+	case messages.ToSession:
+		g.forward(me, c, g.guardian, toSession{m.Target(), m})
 	case messages.CreateSandbox, messages.RegisterSandbox, messages.StopSandbox, messages.DestroySandbox:
 		v, err := sandboxCall(m)
 		answerCall(c, v, err)

@@ -237,17 +237,17 @@ type Hello struct {
 
 // ServerInfo says who answers.
 type ServerInfo struct {
-	Name      string       `json:"name"`
-	Version   string       `json:"version"`
-	Build     string       `json:"build,omitempty"`
-	Protocol  int          `json:"protocol"`
-	StartedAt string       `json:"startedAt"`
-	PID       int          `json:"pid"`
-	Home      string       `json:"home,omitempty"`
+	Name      string `json:"name"`
+	Version   string `json:"version"`
+	Build     string `json:"build,omitempty"`
+	Protocol  int    `json:"protocol"`
+	StartedAt string `json:"startedAt"`
+	PID       int    `json:"pid"`
+	Home      string `json:"home,omitempty"`
 	// Foreground tells that somebody started it as a server: it hands its home
 	// over to nobody.
-	Foreground bool `json:"foreground,omitempty"`
-	Sessions  SessionCount `json:"sessions"`
+	Foreground bool         `json:"foreground,omitempty"`
+	Sessions   SessionCount `json:"sessions"`
 }
 
 // SessionCount counts sessions.

@@ -28,7 +28,7 @@ type Block struct {
 	IdleTimeout     time.Duration // never 0
 	MaxRetries      int           // inside the HTTP client, beside the retries of a turn
 	CacheRetention  messages.CacheRetention
-	Headers         map[string]string // may hold references; see Resolve
+	Headers         map[string]string // may hold references
 	BaseURL         string
 	APIKey          string // "${NAME}"
 	Metadata        map[string]json.RawMessage

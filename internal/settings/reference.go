@@ -1,10 +1,7 @@
 package settings
 
 import (
-	"fmt"
 	"strings"
-
-	"codework/messages"
 )
 
 // Reference is the variable that a value of the form "${NAME}" refers to. The
@@ -17,32 +14,6 @@ func Reference(value string) (name string, ok bool) {
 		return "", false
 	}
 	return name, true
-}
-
-// Resolve replaces a value of the form "${NAME}" by the variable's value
-// without surrounding white space; any other value is its own result. setting
-// is the key the value stands at, for the message. The error is a
-// *messages.Failure that names the variable when it is not set or empty. The
-// variable's value is not looked into: a "$" in it means itself.
-func Resolve(setting, value string, lookup func(name string) (string, bool)) (string, error) {
-	name, ok := Reference(value)
-	if !ok {
-		return value, nil
-	}
-	got, set := lookup(name)
-	if got = strings.TrimSpace(got); got != "" {
-		return got, nil
-	}
-	state := "is not set"
-	if set {
-		state = "is empty"
-	}
-	return "", &messages.Failure{
-		Type:    messages.FailAuthentication,
-		Code:    messages.CodeMissing,
-		Message: fmt.Sprintf("%s refers to the variable %s, which %s", setting, name, state),
-		Hint:    "set " + name + " in the environment",
-	}
 }
 
 func isReference(s string) bool { _, ok := Reference(s); return ok }

@@ -1,11 +1,7 @@
 package settings
 
 import (
-	"errors"
-	"strings"
 	"testing"
-
-	"codework/messages"
 )
 
 func TestReference(t *testing.T) {
@@ -17,29 +13,6 @@ func TestReference(t *testing.T) {
 		name, ok := Reference(value)
 		if name != want || ok != (want != "") {
 			t.Errorf("%q: %q %v", value, name, ok)
-		}
-	}
-}
-
-func TestResolve(t *testing.T) {
-	env := map[string]string{"SET": "value", "SPACED": " \tva lue\r\n", "EMPTY": "", "BLANK": " \n", "DOLLAR": "a$SET${SET}"}
-	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	for value, want := range map[string]string{
-		"${SET}": "value", "${SPACED}": "va lue", "${DOLLAR}": "a$SET${SET}", "plain $SET ": "plain $SET ", "": "",
-	} {
-		if got, err := Resolve("model.options.apiKey", value, lookup); got != want || err != nil {
-			t.Errorf("%q: %q %v", value, got, err)
-		}
-	}
-	for value, want := range map[string]string{
-		"${UNSET}": "model.options.apiKey refers to the variable UNSET, which is not set",
-		"${EMPTY}": "model.options.apiKey refers to the variable EMPTY, which is empty",
-		"${BLANK}": "model.options.apiKey refers to the variable BLANK, which is empty",
-	} {
-		got, err := Resolve("model.options.apiKey", value, lookup)
-		var f *messages.Failure
-		if got != "" || !errors.As(err, &f) || f.Type != messages.FailAuthentication || f.Code != messages.CodeMissing || f.Message != want || !strings.HasPrefix(f.Hint, "set ") {
-			t.Errorf("%q: %q %+v", value, got, err)
 		}
 	}
 }
