@@ -134,18 +134,23 @@ func (c *Call) Stream(next Next) {
 	}
 	s := c.server
 	s.mu.Lock()
-	started := c.finished || c.acked != nil
-	if !started {
+	begins := !c.finished && c.acked == nil
+	late := begins && s.over
+	if begins && !late {
 		c.acked = make(chan struct{}, 1)
+		s.streams.Add(1)
 	}
 	s.mu.Unlock()
-	if started {
-		return
+	switch {
+	case late:
+		c.finish(exit{kind: exitInterrupt}) // nobody is there any more
+	case begins:
+		go func() {
+			defer s.streams.Done()
+			defer c.survive()
+			c.finish(c.pump(next))
+		}()
 	}
-	s.streams.Go(func() {
-		defer c.survive()
-		c.finish(c.pump(next))
-	})
 }
 
 // pump moves values until the stream ends and says how.

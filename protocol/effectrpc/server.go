@@ -78,6 +78,7 @@ type Server struct {
 	inFlight int
 	bytes    int
 	stopping bool
+	over     bool // Serve waits for its streams: none may begin
 }
 
 // NewServer returns the server half for conn, which it takes over.
@@ -110,6 +111,9 @@ func (s *Server) Serve(ctx context.Context, handle func(*Call)) error {
 	err := s.link.run(nil,
 		func(line []byte) { s.receive(ctx, line, handle) },
 		func() { stop(); cancel(ErrConnectionLost) })
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
 	s.streams.Wait()
 
 	var closed *CloseError

@@ -662,6 +662,27 @@ func TestTheEndOfAConnectionCancelsItsCallsAndServeWaitsForItsStreams(t *testing
 	c.Succeed(nil) // nobody is there, nothing happens
 }
 
+func TestAStreamThatBeginsAfterItsConnectionIsNotStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := Pipe()
+		held := make(chan *Call, 1)
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = NewServer(far, ServerOptions{}).Serve(t.Context(), func(c *Call) { held <- c })
+		}()
+		newWire(t, near).send(request("1", "x", "{}"))
+		c := <-held
+		_ = near.Close(CloseNormal, "")
+		<-served
+		c.Stream(func(context.Context, Batch) ([]json.RawMessage, error) {
+			t.Error("a source was asked after Serve had returned")
+			return nil, io.EOF
+		})
+		synctest.Wait()
+	})
+}
+
 func TestShutdownWritesWhatIsQueuedAndClosesWith1001(t *testing.T) {
 	s := newTestServer()
 	conn, server, result := s.serve(t, ServerOptions{})
