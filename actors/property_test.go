@@ -624,9 +624,23 @@ func (d *driver) rest(rt *rapid.T) {
 			_, _ = d.answered(wait)
 		}
 		s.waits = nil
-		d.wait(s.id)
+		d.settled(s)
 		d.check(s)
 		s.unsure, s.reqs = false, nil
+	}
+}
+
+// settled waits for the disk. An append that fails meanwhile fails the wait.
+func (d *driver) settled(s *driven) {
+	deadline := time.Now().Add(within)
+	for {
+		_, err := d.to(s.id, messages.Wait{SessionID: s.id})
+		if err == nil {
+			return
+		}
+		if !s.unsure || time.Now().After(deadline) {
+			d.rt.Fatalf("wait: %v", err)
+		}
 	}
 }
 
