@@ -29,10 +29,10 @@ to set.`,
 				return err
 			}
 			if asJSON {
-				return json.NewEncoder(g.out).Encode(list)
+				return printList(g, list)
 			}
 			for _, m := range list {
-				if _, err := fmt.Fprintln(g.out, m.Ref()); err != nil {
+				if _, err := fmt.Fprintln(g.out, oneLine(m.Ref().String())); err != nil {
 					return err
 				}
 			}
@@ -41,7 +41,8 @@ to set.`,
 	}
 	c.Flags().StringVar(&provider, "provider", "", "only this provider's models")
 	c.Flags().BoolVar(&asJSON, "json", false, "print everything that is known of them as JSON")
-	c.AddCommand(&cobra.Command{
+	var idsAsJSON bool
+	providers := &cobra.Command{
 		Use:   "providers",
 		Short: "List the providers",
 		Args:  cobra.NoArgs,
@@ -54,15 +55,28 @@ to set.`,
 			if err != nil {
 				return explainCatalog(err)
 			}
+			if idsAsJSON {
+				return printList(g, ids)
+			}
 			for _, id := range ids {
-				if _, err := fmt.Fprintln(g.out, id); err != nil {
+				if _, err := fmt.Fprintln(g.out, oneLine(id)); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
-	})
+	}
+	providers.Flags().BoolVar(&idsAsJSON, "json", false, "print them as a JSON array")
+	c.AddCommand(providers)
 	return c
+}
+
+// printList prints a listing as one JSON array, also an empty one.
+func printList[T any](g *global, list []T) error {
+	if list == nil {
+		list = []T{}
+	}
+	return json.NewEncoder(g.out).Encode(list)
 }
 
 func (g *global) models(provider string) ([]messages.Model, error) {
@@ -85,6 +99,16 @@ func explainCatalog(err error) error { return (&output{}).explain(err) }
 // catalogSources are the home's paths and the models that the settings of this
 // directory add.
 func (g *global) catalogSources() (home.Paths, []messages.Model, error) {
+	p, set, err := g.settings()
+	if err != nil {
+		return p, nil, err
+	}
+	return p, set.Models, nil
+}
+
+// settings are those of this directory, read here: for commands that only
+// touch files.
+func (g *global) settings() (home.Paths, *settings.Settings, error) {
 	p, err := g.paths()
 	if err != nil {
 		return p, nil, err
@@ -100,12 +124,9 @@ func (g *global) catalogSources() (home.Paths, []messages.Model, error) {
 		}
 	}
 	set, err := settings.Load(src)
-	if err != nil {
-		var bad *settings.Error
-		if errors.As(err, &bad) {
-			err = (&output{}).explainFailure(bad.Failure())
-		}
-		return p, nil, err
+	var bad *settings.Error
+	if errors.As(err, &bad) {
+		err = (&output{}).explainFailure(bad.Failure())
 	}
-	return p, set.Models, nil
+	return p, set, err
 }
