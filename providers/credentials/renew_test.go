@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -56,29 +58,77 @@ func TestLoginIsRenewedFromAMinuteBeforeItsEnd(t *testing.T) {
 	}
 }
 
-func TestCallersOfOneProcessShareARenewal(t *testing.T) {
-	server := newTokenServer(t)
-	s := openTest(t, authFile(t, `{"openai-codex":`+dueLogin()+`}`), server.URL)
-	const callers = 20
-	ready := make(chan struct{})
-	server.first(func(int) { <-ready })
-	var wg, started sync.WaitGroup
-	started.Add(callers)
-	for range callers {
-		wg.Go(func() {
-			started.Done()
-			login, err := s.Fresh(t.Context(), "openai-codex")
-			if err != nil || login.Access != accessToken(1, "acc-1") {
-				t.Errorf("%+v, %v", login, err)
+// roundTrip is a way to the server that needs no network, so that the clock
+// of a synctest bubble goes on.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
+
+// A renewal that fails shows it: the lock alone would let each caller ask.
+func TestCallersOfOneProcessShareARenewalAndItsFailure(t *testing.T) {
+	for status, body := range map[int]string{200: `{"access_token":"new","refresh_token":"new-refresh","expires_in":60}`, 503: ``} {
+		synctest.Test(t, func(t *testing.T) {
+			asked, answer := 0, make(chan struct{})
+			s := OpenStore(Options{File: authFile(t, `{"openai-codex":`+dueLogin()+`}`), Now: atNoon, Client: &http.Client{
+				Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+					asked++
+					<-answer
+					return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body))}, nil
+				})}})
+			for range 20 {
+				go func() {
+					login, err := s.Fresh(t.Context(), "openai-codex")
+					if status == 200 && (err != nil || login.Access != "new") || status == 503 && err == nil {
+						t.Errorf("%d: %+v, %v", status, login, err)
+					}
+				}()
+			}
+			synctest.Wait() // all of them wait for one answer
+			close(answer)
+			synctest.Wait()
+			if asked != 1 {
+				t.Errorf("%d: asked %d times", status, asked)
 			}
 		})
 	}
-	started.Wait()
-	close(ready)
-	wg.Wait()
-	if asked, _ := server.counts(); asked != 1 {
-		t.Errorf("asked %d times", asked)
-	}
+}
+
+func TestSilentServerIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := secretLogin(t)
+		s := OpenStore(Options{File: file, Client: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})}})
+		began := time.Now()
+		_, err := s.Refresh(t.Context(), "openai-codex")
+		mustContain(t, err, "no answer within 30s", "try again")
+		if took := time.Since(began); took != requestTimeout || errors.Is(err, ErrSignIn) {
+			t.Errorf("after %v: %v", took, err)
+		}
+		h, err := hold(t.Context(), file) // the lock is free again
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.release()
+	})
+}
+
+func TestLockThatNobodyReleasesIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := secretLogin(t)
+		h, err := hold(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.release()
+		s := OpenStore(Options{File: file, TokenURL: "http://127.0.0.1:1"})
+		_, refresh := s.Refresh(t.Context(), "openai-codex")
+		_, save := s.Save(t.Context(), savedCodex)
+		for _, err := range []error{refresh, save, s.Logout(t.Context(), "openai-codex")} {
+			mustContain(t, err, file, "another process has kept it busy for 40s", "try again")
+		}
+	})
 }
 
 func TestRefusedTokenIsReplacedOnceForAllWhoHadIt(t *testing.T) {
