@@ -507,6 +507,9 @@ func (d *driver) crash(rt *rapid.T) {
 func (d *driver) appendFails(rt *rapid.T) {
 	n := rapid.IntRange(1, 3).Draw(rt, "appends")
 	for _, s := range d.sessions {
+		if n > 1 || s.unsure {
+			s.thrownAway() // not even the end of the work may be written
+		}
 		s.unsure, s.reqs = true, nil
 	}
 	d.mu.Lock()
