@@ -20,9 +20,15 @@ import (
 // startLimit bounds the search for an owner, its start included.
 const startLimit = 15 * time.Second
 
-// connect returns a client of the home's owner. close ends it, and with it an
-// owner that lives in this process.
+// connect returns a client of the home's owner, or of the server that was
+// asked for. close ends it, and with it an owner that lives in this process.
 func (g *global) connect(ctx context.Context) (c *client.Client, close func(), err error) {
+	if g.remote() {
+		if c, err = g.dialServer(ctx); err != nil {
+			return nil, nil, err
+		}
+		return c, func() { c.Close() }, nil
+	}
 	p, err := g.paths()
 	if err != nil {
 		return nil, nil, err

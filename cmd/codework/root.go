@@ -31,6 +31,7 @@ type global struct {
 	home      string
 	database  string
 	configDir string
+	server    string // "" is the home's owner
 	embedded  bool
 	quiet     bool
 	logLevel  string

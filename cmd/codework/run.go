@@ -46,6 +46,7 @@ type runFlags struct {
 	trust     bool
 	driver    string
 	sandboxID string
+	detach    bool
 }
 
 func newRun(g *global) *cobra.Command {
@@ -63,7 +64,10 @@ left alone.`,
   codework run --continue "and now fix the first one"
   git diff | codework run "Review this change:" -`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := f.check(); err != nil {
+			if err := g.chooseServer(c); err != nil {
+				return err
+			}
+			if err := f.check(g.remote()); err != nil {
 				return err
 			}
 			p, err := f.prompt(g, args)
@@ -89,11 +93,13 @@ left alone.`,
 	fl.BoolVar(&f.trust, "trust-project", false, "trust this directory's project from now on; see: codework trust --help")
 	fl.StringVar(&f.driver, "sandbox-driver", "", "where a new session's tools run (default local)")
 	fl.StringVar(&f.sandboxID, "sandbox-id", "", "use an existing sandbox for a new session")
+	fl.BoolVar(&f.detach, "detach", false, "with --server: print the session's id once the prompt is saved, and leave")
+	g.addServerFlag(c)
 	return c
 }
 
 // check refuses flags that do not go together, before anything is started.
-func (f *runFlags) check() error {
+func (f *runFlags) check(remote bool) error {
 	old := f.session != "" || f.latest
 	switch {
 	case f.session != "" && f.latest:
@@ -118,6 +124,14 @@ func (f *runFlags) check() error {
 		return usagef("--output-format: expected text, json or stream-json, not %q", f.format)
 	case f.delivery != string(messages.Steer) && f.delivery != string(messages.FollowUp):
 		return usagef("--delivery: expected steer or followUp, not %q", f.delivery)
+	case remote && f.trust:
+		return usagef("--trust-project does not go with a server; the list of trusted projects belongs to its home")
+	case f.detach && !remote:
+		return usagef("--detach goes with --server: without one the work ends with this command")
+	case f.detach && f.timeout != 0:
+		return usagef("--timeout does not go with --detach; nobody is there to stop the work")
+	case f.detach && f.format != "text":
+		return usagef("--output-format does not go with --detach, which prints the session's id")
 	case f.timeout < 0:
 		return usagef("--timeout: expected a positive duration")
 	}
@@ -216,6 +230,7 @@ func attachment(name string) (messages.Part, error) {
 // run does the command's work once its arguments are good.
 func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error {
 	out := newOutput(g, f.format)
+	out.quiet = out.quiet || f.detach
 	if f.trust {
 		if _, err := g.trust("."); err != nil {
 			return out.end(&watch{}, err)
@@ -233,6 +248,8 @@ func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error 
 		switch {
 		case !lostOwner(err):
 			return out.end(w, err)
+		case g.remote():
+			return out.end(w, g.serverLost(w, err))
 		case w.admitted:
 			return out.end(w, g.ownerDied(ctx, w.session))
 		case try == connectTries:
@@ -266,12 +283,15 @@ func lostOwner(err error) bool {
 func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messages.Prompt, last *watch) (*watch, error) {
 	p.ID = messages.NewMessageID()
 	w := &watch{out: out, prompt: p.ID, session: f.session}
+	if g.remote() {
+		w.server = &remoteServer{g.dialServer, g.serverFlag()}
+	}
 	c, closeClient, err := g.connect(ctx)
 	if err != nil {
 		return w, err
 	}
 	defer closeClient()
-	info, err := f.open(ctx, c)
+	info, err := f.open(ctx, c, g.remote())
 	if err != nil {
 		return w, err
 	}
@@ -288,6 +308,9 @@ func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messag
 			return w, err
 		}
 	}
+	if f.detach {
+		return w, w.leave(ctx, p, g)
+	}
 	return w, w.follow(ctx, p, f.timeout)
 }
 
@@ -301,7 +324,7 @@ func takeBack(ctx context.Context, c *client.Client, session, prompt string) (ra
 }
 
 // open finds or makes the session.
-func (f *runFlags) open(ctx context.Context, c *client.Client) (messages.SessionInfo, error) {
+func (f *runFlags) open(ctx context.Context, c *client.Client, remote bool) (messages.SessionInfo, error) {
 	runtime, err := f.runtime()
 	if err != nil {
 		return messages.SessionInfo{}, err
@@ -345,7 +368,15 @@ func (f *runFlags) open(ctx context.Context, c *client.Client) (messages.Session
 	case f.driver != "":
 		m.Sandbox = &messages.SandboxRef{Driver: f.driver}
 	}
-	return c.Create(ctx, m)
+	if remote && m.Directory == "" && f.sandboxID == "" {
+		m.Directory = here // a server does not know where its client is
+	}
+	info, err := c.Create(ctx, m)
+	var missing *messages.DirectoryNotFound
+	if remote && errors.As(err, &missing) {
+		err = &problem{slug: kebab(missing.Tag()), err: fmt.Errorf("there is no folder %s on the server", missing.Directory), hint: "name one that it has with --cwd"}
+	}
+	return info, err
 }
 
 // addendum reads the text behind an @.
@@ -373,6 +404,25 @@ func readAtMost(name string, limit int64) ([]byte, error) {
 		err = fmt.Errorf("over %d KiB", limit>>10)
 	}
 	return b, err
+}
+
+// serverLost is what a run says when its server went away. What the server
+// had goes on without us.
+func (g *global) serverLost(w *watch, err error) error {
+	p := &problem{slug: "connection", err: &explained{errors.New("the connection to the server is lost"), err}, fields: []field{{"server", g.server}, {"session", w.session}}}
+	var refused *messages.Refused
+	if errors.As(err, &refused) {
+		p.err = err
+	}
+	switch {
+	case w.admitted:
+		p.err = &explained{fmt.Errorf("the connection to the server is lost and did not come back within %s; the work there goes on", patience), err}
+		p.hint = "attach to it again with: codework session attach " + w.session + g.serverFlag()
+	case w.sent:
+		p.fields = append(p.fields, field{"detail", "whether the server has the prompt is not known"})
+		p.hint = "look with: codework session show " + w.session + g.serverFlag()
+	}
+	return p
 }
 
 // ownerDied is what a run says when the home's process ended under it. The

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"codework/messages"
@@ -17,16 +16,24 @@ type watch struct {
 	out     *output
 	session string
 	prompt  string
+	server  *remoteServer // nil is the home's owner
 
-	events   *client.Events
-	seq      int64  // of the last durable event that was seen
-	sent     bool   // the server may have the prompt
-	admitted bool   // the prompt is on disk
-	active   bool   // its exchange runs
-	aborted  bool   // the last turn came to nothing
-	status   string // succeeded, failed, interrupted; "" while it runs
+	events   *client.Follower
+	sent     bool      // the server may have the prompt
+	admitted bool      // the prompt is on disk
+	active   bool      // its exchange runs
+	aborted  bool      // the last turn came to nothing
+	rests    time.Time // when to look whether the session rests without our work; zero: never
+	status   string    // succeeded, failed, interrupted; "" while it runs
 	failure  *messages.Failure
 	reason   string // of an interruption
+}
+
+// remoteServer is what a watch needs to know of a server that goes on without
+// its clients.
+type remoteServer struct {
+	dial  func(context.Context) (*client.Client, error)
+	flags string // that lead to it, as a suggested command line ends in them
 }
 
 // errors that end a run without the work having failed.
@@ -35,29 +42,38 @@ var (
 	errTimeout     = errors.New("the time limit is over")
 )
 
+const (
+	// patience is how long a run looks for a server that it has lost: a
+	// restart takes a few seconds, a laptop that changes its network a few
+	// more.
+	patience = 30 * time.Second
+
+	// resumeWait is what a server that was told to resume gets to begin with
+	// the prompts that wait.
+	resumeWait = 2 * time.Second
+)
+
+// subscribe begins to follow the session.
+func (w *watch) subscribe(ctx context.Context) (err error) {
+	o := client.FollowOptions{Session: w.session}
+	if w.server != nil {
+		o.Dial, o.Patience = w.server.dial, patience
+		o.Lost = func(error) { w.out.notice("the connection is lost; looking for the server again") }
+	}
+	w.events, err = client.Follow(ctx, w.client, o)
+	return err
+}
+
 // follow sends the prompt and returns when its work is over: nil when it
 // succeeded, otherwise why not.
 func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Duration) error {
-	// The subscription and the interrupt outlive the signal.
+	if err := w.send(ctx, p); err != nil {
+		return err
+	}
+	defer w.events.Close()
+	// What is asked behind the signal outlives it.
 	alive, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	stop := context.AfterFunc(ctx, cancel)
-	err := w.subscribe(alive, messages.Subscribe{SessionID: w.session})
-	if !stop() {
-		return context.Cause(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { w.events.Close() }()
-	w.sent = true
-	if err := w.client.Prompt(ctx, p, true); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return err
-	}
-	w.admitted = true
 	work := ctx
 	if limit > 0 {
 		var stop context.CancelFunc
@@ -65,10 +81,7 @@ func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Durati
 		defer stop()
 	}
 	for w.status == "" {
-		e, err := w.next(work, alive)
-		if err == nil {
-			err = w.take(alive, e)
-		}
+		err := w.next(work, alive)
 		if work.Err() != nil && w.status == "" {
 			return w.stop(context.Cause(work), alive)
 		}
@@ -79,51 +92,134 @@ func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Durati
 	return w.outcome()
 }
 
-func (w *watch) subscribe(ctx context.Context, q messages.Subscribe) (err error) {
-	w.events, err = w.client.Subscribe(ctx, q)
+// send subscribes and saves the prompt.
+func (w *watch) send(ctx context.Context, p messages.Prompt) error {
+	err := w.subscribe(ctx)
+	if err == nil {
+		w.sent = true
+		if w.server == nil {
+			err = w.client.Prompt(ctx, p, true)
+		} else {
+			err = w.events.Prompt(ctx, p)
+		}
+		if err == nil {
+			w.admitted = true
+			return nil
+		}
+		w.events.Close()
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	return err
 }
 
-// next waits for the next event, as long as wait lasts. A reader that was too
-// slow, because whoever reads the answer is, goes on from where it was.
-func (w *watch) next(wait, alive context.Context) (messages.Event, error) {
-	e, err := w.events.Next(wait)
-	var overflow *messages.SubscriptionOverflow
-	switch {
-	case errors.As(err, &overflow):
-		if err := w.subscribe(alive, messages.Subscribe{SessionID: w.session, After: map[string]int64{w.session: w.seq}}); err != nil {
-			return e, err
-		}
-		return w.next(wait, alive)
-	case errors.Is(err, io.EOF):
-		err = client.ErrConnectionLost // the owner ends its streams when it ends
+// leave saves the prompt, prints the session's id and leaves the work to the
+// server.
+func (w *watch) leave(ctx context.Context, p messages.Prompt, g *global) error {
+	if err := w.send(ctx, p); err != nil {
+		return err
 	}
-	return e, err
+	w.events.Close()
+	w.out.print(w.session + "\n")
+	if !g.quiet {
+		fmt.Fprintln(g.err, "follow it with: codework session attach "+w.session+w.server.flags)
+	}
+	return nil
+}
+
+// next waits for the next event, as long as wait lasts, and handles it.
+func (w *watch) next(wait, alive context.Context) error {
+	if !w.rests.IsZero() {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithDeadline(wait, w.rests)
+		defer cancel()
+	}
+	step, err := w.events.Next(wait)
+	switch {
+	case err != nil && !w.rests.IsZero() && !time.Now().Before(w.rests):
+		w.rests = time.Time{}
+		return w.restedBefore(alive, "", messages.EventData{})
+	case err != nil:
+		return err
+	case step.Gap != nil:
+		w.reconnected(step.Gap)
+		return nil
+	}
+	return w.take(alive, step.Event)
+}
+
+// reconnected takes note of a gap. A server that was started again may have
+// found our prompt in the queue and left it there, which no event tells.
+func (w *watch) reconnected(gap *client.Reconnected) {
+	if !errors.Is(gap.Cause, client.ErrConnectionLost) {
+		return // this reader was too slow; it goes on from where it was
+	}
+	w.out.notice("connected again")
+	if !w.active {
+		w.rests = time.Now().Add(resumeWait)
+	}
 }
 
 // stop interrupts the work and waits for it to settle. A prompt that still
-// waits behind other work is taken back instead.
+// waits behind other work is taken back; that work goes on, unless the session
+// is a server's, which is stopped for everybody.
 func (w *watch) stop(cause error, ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
 	if !w.active {
-		if ran, err := takeBack(ctx, w.client, w.session, w.prompt); err != nil || !ran {
+		ran, err := w.takeBack(ctx)
+		if w.server == nil && (err != nil || !ran) {
 			return errors.Join(cause, err)
 		}
 	}
-	if _, err := w.client.Interrupt(ctx, messages.Interrupt{SessionID: w.session}); err != nil {
+	err := w.events.Do(ctx, func(c *client.Client) error {
+		_, err := c.Interrupt(ctx, messages.Interrupt{SessionID: w.session})
+		return err
+	})
+	if err != nil {
+		if w.server != nil {
+			w.out.notice("the server could not be told to stop, the work may go on; later: codework session interrupt " + w.session + w.server.flags)
+		}
 		return errors.Join(cause, err)
 	}
+	if !w.active && w.server != nil {
+		// Others' work settles; how it ends is not ours to tell.
+		_ = w.events.Do(ctx, func(c *client.Client) error { return c.Wait(ctx, w.session) })
+		return cause
+	}
+	w.rests = time.Time{}
 	for w.status == "" {
-		e, err := w.next(ctx, ctx)
+		step, err := w.events.Next(ctx)
 		if err != nil {
 			return cause // it did not settle in time; nobody waits longer
 		}
-		if err := w.take(ctx, e); err != nil {
+		if step.Gap != nil {
+			continue
+		}
+		if err := w.take(ctx, step.Event); err != nil {
 			return errors.Join(cause, err)
 		}
 	}
 	return cause
+}
+
+// takeBack takes our prompt out of the queue and tells whether it is too late
+// for that.
+func (w *watch) takeBack(ctx context.Context) (ran bool, err error) {
+	err = w.events.Do(ctx, func(c *client.Client) (err error) {
+		ran, err = takeBack(ctx, c, w.session, w.prompt)
+		return err
+	})
+	return ran, err
+}
+
+// flags are what a suggested command line ends in.
+func (w *watch) flags() string {
+	if w.server == nil {
+		return ""
+	}
+	return w.server.flags
 }
 
 // outcome is the end of the work as an error.
@@ -140,7 +236,6 @@ func (w *watch) outcome() error {
 // take handles one event of the session.
 func (w *watch) take(ctx context.Context, e messages.Event) error {
 	w.out.event(e)
-	w.seq = max(w.seq, e.Seq)
 	d, err := e.Decode()
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.Type, err)
@@ -150,6 +245,7 @@ func (w *watch) take(ctx context.Context, e messages.Event) error {
 		switch {
 		case d.MessageID == w.prompt:
 			w.active = true
+			w.rests = time.Time{}
 		case w.active && d.Delivery == messages.FollowUp:
 			w.status = "succeeded" // the next prompt's exchange begins
 		}
@@ -179,6 +275,7 @@ func (w *watch) take(ctx context.Context, e messages.Event) error {
 // terminal handles the end of a busy period: of ours, or of work before it.
 func (w *watch) terminal(ctx context.Context, kind string, d messages.EventData) error {
 	if !w.active {
+		w.rests = time.Time{}
 		return w.restedBefore(ctx, kind, d)
 	}
 	switch kind {
@@ -199,15 +296,15 @@ func (w *watch) terminal(ctx context.Context, kind string, d messages.EventData)
 // prompt was promoted: either the session goes on at once, or it rests with
 // our prompt in the queue.
 func (w *watch) restedBefore(ctx context.Context, kind string, d messages.EventData) error {
-	info, err := w.client.Session(ctx, w.session)
-	if err != nil {
+	var info messages.SessionInfo
+	var q messages.Queue
+	err := w.events.Do(ctx, func(c *client.Client) (err error) {
+		if info, err = c.Session(ctx, w.session); err == nil && info.Status == messages.SessionIdle {
+			q, err = c.Queue(ctx, messages.GetQueue{SessionID: w.session})
+		}
 		return err
-	}
-	if info.Status != messages.SessionIdle {
-		return nil
-	}
-	q, err := w.client.Queue(ctx, messages.GetQueue{SessionID: w.session})
-	if err != nil {
+	})
+	if err != nil || info.Status != messages.SessionIdle {
 		return err
 	}
 	waits := false
@@ -218,9 +315,9 @@ func (w *watch) restedBefore(ctx context.Context, kind string, d messages.EventD
 		return nil // it was promoted meanwhile: its events follow
 	}
 	p := &problem{slug: "queued", err: errStillQueued, fields: []field{{"session", w.session}},
-		hint: fmt.Sprintf("it stays in the queue and runs before the session's next prompt: codework run --session %s \"…\"", w.session)}
+		hint: "it stays in the queue and runs with the session's next prompt; see: codework session queue " + w.session + w.flags()}
 	if kind == messages.EventExecutionFailed && d.Error != nil {
-		if !w.aborted {
+		if !w.aborted && !d.Recovered {
 			// No turn failed, so it was the start of this prompt's own work.
 			w.status, w.failure = "failed", d.Error
 			return nil
