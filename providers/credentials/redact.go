@@ -44,7 +44,6 @@ func line(s string, secrets ...string) string {
 		}
 		s = strings.ReplaceAll(s, secret, redacted)
 		s = strings.ReplaceAll(s, url.QueryEscape(secret), redacted)
-		s = strings.ReplaceAll(s, url.PathEscape(secret), redacted)
 	}
 	for _, p := range patterns {
 		s = p.find.ReplaceAllString(s, p.with)

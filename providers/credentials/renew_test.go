@@ -462,9 +462,10 @@ func TestWordsOfStrangersLoseWhatLooksLikeASecret(t *testing.T) {
 		"got ghu_16C7e42F292c and sk-abcdefgh":                    "got <redacted> and <redacted>",
 		"got " + strings.Repeat("q", 40):                          "got <redacted>",
 		"by value known-secret!":                                  "by value <redacted>!",
+		"in an address known%2Fone!":                              "in an address <redacted>!",
 		"two\r\nlines\tand \x1b[31mred":                           "two lines and [31mred",
 	} {
-		if got := line(in, "known-secret", "two"); got != want {
+		if got := line(in, "known-secret", "known/one", "two"); got != want {
 			t.Errorf("%q\nshould be %q", got, want)
 		}
 	}
