@@ -79,7 +79,7 @@ func accessToken(n int, account string) string {
 	return enc([]byte(`{"alg":"none"}`)) + "." + enc([]byte(payload)) + ".c2ln"
 }
 
-// atNoon is the clock of the tests.
+// noon is the time in the tests, 2026-01-01T12:00:00Z.
 var noon = time.UnixMilli(1_767_268_800_000)
 
 func atNoon() time.Time { return noon }
