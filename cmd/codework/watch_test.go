@@ -145,7 +145,7 @@ func (s *script) send(typ string, d messages.EventData) {
 	}
 	b, err := contract.EncodeEvent(e)
 	if err != nil {
-		s.t.Fatal(err)
+		s.t.Error(err)
 	}
 	s.streams[len(s.streams)-1] <- streamed{value: b}
 }
@@ -389,19 +389,20 @@ func TestCtrlCInTheMomentOfPromotionInterrupts(t *testing.T) {
 
 // The event was taken from the stream: it must not be lost to the signal.
 func TestAnEndInTheMomentOfCtrlCCounts(t *testing.T) {
-	_, _, s := following(t, 0, func(s *script, stop context.CancelCauseFunc, result <-chan error) error {
-		s.promoted(mine, messages.FollowUp)
-		synctest.Wait()
-		s.send(messages.EventExecutionSucceeded, messages.EventData{})
-		stop(stopped{130})
-		start := time.Now()
-		err := <-result
-		if d := time.Since(start); d != 0 {
-			return fmt.Errorf("waited %s, %v", d, err)
-		}
-		return nil
-	})
-	_ = s
+	for range 20 { // which of the two is seen first is left to chance
+		following(t, 0, func(s *script, stop context.CancelCauseFunc, result <-chan error) error {
+			s.promoted(mine, messages.FollowUp)
+			synctest.Wait()
+			start := time.Now()
+			s.send(messages.EventExecutionSucceeded, messages.EventData{})
+			stop(stopped{130})
+			err := <-result
+			if d := time.Since(start); d != 0 {
+				return fmt.Errorf("waited %s, %v", d, err)
+			}
+			return nil
+		})
+	}
 }
 
 func TestTheTimeLimitInterrupts(t *testing.T) {
@@ -409,7 +410,7 @@ func TestTheTimeLimitInterrupts(t *testing.T) {
 		start := time.Now()
 		s.set(func() {
 			s.onCall[contract.SessionInterrupt] = func(*effectrpc.Call) bool {
-				go s.send(messages.EventExecutionInterrupted, messages.EventData{Reason: "user"})
+				go s.send(messages.EventExecutionInterrupted, messages.EventData{Reason: "user"}) // its lock is held here
 				return false
 			}
 		})
