@@ -37,6 +37,7 @@ var built struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	moreAtOnce()
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -48,6 +49,18 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	}))
+}
+
+// atOnce is how many tests run at the same time unless the command line says
+// otherwise: most of the time they wait, for a limit to pass or a process to end.
+const atOnce = "4"
+
+func moreAtOnce() {
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		_ = flag.Set("test.parallel", atOnce) // the testing package's own flag
+	}
 }
 
 // prepare builds the program. The folder's name is short because the address

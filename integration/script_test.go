@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -112,6 +113,8 @@ func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*w
 //	json FILE PATH VALUE      FILE is JSON (or lines: the last one) that says so
 //	jsonsession FILE          set $SES from such JSON
 //	events FILE               print the types of such events: D for durable, L for live
+//	address NAME              set $SERVER from what a running server printed
+//	handshake STATUS [HEADER VALUE]…   ask it for a WebSocket
 //	result ID                 print the result of a call as the last request had it
 //	newer NAME                set $NAME to the path of another, newer build
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
@@ -145,6 +148,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"jsonsession":  cmdJSONSession,
 	"header":       cmdHeader,
 	"events":       cmdEvents,
+	"address":      cmdAddress,
+	"handshake":    cmdHandshake,
 	"result":       cmdResult,
 }
 
@@ -328,7 +333,7 @@ func surroundings(ts *testscript.TestScript) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		env[i] = name + "=" + ts.Getenv(name)
 	}
-	for _, name := range []string{"WORK", "TMPDIR", "XDG_RUNTIME_DIR", "E2E_KEY"} {
+	for _, name := range []string{"WORK", "TMPDIR", "XDG_RUNTIME_DIR", "E2E_KEY", "CODEWORK_SERVER_TOKEN"} {
 		if v := ts.Getenv(name); v != "" {
 			env = append(env, name+"="+v)
 		}
@@ -642,6 +647,51 @@ func cmdEvents(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		last = e.Type
 		fmt.Fprintln(ts.Stdout(), kind, e.Type)
+	}
+}
+
+var serverAddress = regexp.MustCompile(`ws://([0-9a-z.:]+/[a-z0-9/]+)`)
+
+func cmdAddress(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, args, 1, 1, "address NAME")
+	p := procOf(ts, args[0])
+	ts.Check(until(endLimit, func() string {
+		m := serverAddress.FindStringSubmatch(p.out.String() + p.err.String())
+		if m == nil {
+			return "the server has printed no address: " + p.err.String()
+		}
+		ts.Setenv("SERVER", "http://"+m[1])
+		return ""
+	}))
+}
+
+func cmdHandshake(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, args, 1, 9, "handshake STATUS [HEADER VALUE]…")
+	ctx, cancel := limited()
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, ts.Getenv("SERVER"), nil)
+	ts.Check(err)
+	for name, value := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket",
+		"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="} {
+		req.Header.Set(name, value)
+	}
+	for i := 1; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "Host":
+			req.Host = args[i+1]
+		case "Query":
+			req.URL.RawQuery = args[i+1]
+		default:
+			req.Header.Set(args[i], args[i+1])
+		}
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	resp, err := transport.RoundTrip(req)
+	ts.Check(err)
+	resp.Body.Close()
+	if resp.StatusCode != number(ts, args[0]) {
+		ts.Fatalf("the server answered %s", resp.Status)
 	}
 }
 
