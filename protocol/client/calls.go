@@ -70,8 +70,11 @@ func (c *Client) Blob(ctx context.Context, session, blob string) ([]byte, error)
 			return nil, err
 		}
 		all = append(all, piece.Data...)
-		if !piece.More {
+		switch {
+		case !piece.More:
 			return all, nil
+		case len(piece.Data) == 0:
+			return nil, fmt.Errorf("the server sends blob %s in empty pieces", blob)
 		}
 	}
 }
