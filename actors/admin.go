@@ -228,7 +228,7 @@ func workplace(r *messages.SandboxRef, dir, base string) (string, error) {
 		case r.Driver != "" && r.Driver != "local":
 			return "", driverMissing(r.Driver)
 		case r.ProviderResourceID != "":
-			return "", &messages.SandboxDriverRegistration{Driver: "local", Reason: "the host has no resources to attach to"}
+			return "", &messages.SandboxDriverRegistration{Driver: "local", Reason: noResources}
 		}
 	}
 	if dir == "" {
@@ -246,6 +246,9 @@ func workplace(r *messages.SandboxRef, dir, base string) (string, error) {
 	}
 	return dir, nil
 }
+
+// noResources is why nothing can be registered with the host.
+const noResources = "the host has no resources to attach to"
 
 func driverMissing(name string) error {
 	return &messages.SandboxDriverNotRegistered{Driver: name, Registered: []string{"local"}}
@@ -286,7 +289,7 @@ func sandboxCall(m any) (any, error) {
 		return nil, driverMissing(m.Driver)
 	case messages.RegisterSandbox:
 		if m.Driver == "local" {
-			return nil, &messages.SandboxUnsupported{Driver: m.Driver, Operation: "register"}
+			return nil, &messages.SandboxDriverRegistration{Driver: m.Driver, Reason: noResources}
 		}
 		return nil, driverMissing(m.Driver)
 	case messages.StopSandbox:
@@ -304,24 +307,24 @@ func (g *gateway) exec(me *Self, c *effectrpc.Call, m messages.ExecSandbox) {
 		return
 	}
 	name := "exec-" + messages.NewEventID() // a mount of its own
-	o := sandboxes.MountOptions{Session: name, Dir: m.Cwd, Umask: -1}
-	if o.Dir == "" {
-		o.Dir = g.system.config.Dir
-	}
+	o := sandboxes.MountOptions{Session: name, Dir: g.system.config.Dir, Umask: -1}
 	if g.world != nil {
-		o.Caller, o.Umask = g.world.Env, g.world.Umask
-		if m.Cwd == "" {
-			o.Dir = g.world.Dir
-		}
+		o.Dir, o.Caller, o.Umask = g.world.Dir, g.world.Env, g.world.Umask
+	}
+	if filepath.IsAbs(m.Cwd) {
+		o.Dir = m.Cwd
+	} else {
+		o.Dir = filepath.Join(o.Dir, m.Cwd)
 	}
 	guardian := g.guardian
 	me.Go(func(context.Context) any {
 		p, err := Ask[place](c.Context(), guardian, o)
 		if err != nil {
-			failCall(c, err)
+			failCall(c, notRun(err))
 			return nil
 		}
 		defer func() { p.ref.Tell(unmount{name}) }()
+		end := io.EOF // read when out is closed
 		out := make(chan messages.ExecOutput, execBuffered)
 		cmd := sandboxes.Command{Argv: m.Argv, Env: m.Env, Timeout: time.Duration(m.TimeoutMs) * time.Millisecond,
 			Output: func(s sandboxes.Stream, b []byte) {
@@ -334,15 +337,17 @@ func (g *gateway) exec(me *Self, c *effectrpc.Call, m messages.ExecSandbox) {
 				case <-c.Context().Done():
 				}
 			}}
-		c.Stream(func(ctx context.Context, _ effectrpc.Batch) ([]json.RawMessage, error) { return nextOutput(ctx, out) })
+		c.Stream(func(ctx context.Context, _ effectrpc.Batch) ([]json.RawMessage, error) {
+			return nextOutput(ctx, out, &end)
+		})
 		exit, err := p.mount.Run(c.Context(), cmd)
-		last := messages.ExecOutput{ExitCode: &exit.Code, Signal: exit.Signal, TimedOut: exit.TimedOut}
 		if err != nil {
-			last = messages.ExecOutput{Stream: "stderr", Data: []byte(err.Error() + "\n")}
-		}
-		select {
-		case out <- last:
-		case <-c.Context().Done():
+			end = streamError(notRun(err))
+		} else {
+			select {
+			case out <- messages.ExecOutput{ExitCode: &exit.Code, Signal: exit.Signal, TimedOut: exit.TimedOut}:
+			case <-c.Context().Done():
+			}
 		}
 		close(out)
 		return nil
@@ -353,11 +358,21 @@ func (g *gateway) exec(me *Self, c *effectrpc.Call, m messages.ExecSandbox) {
 // command does.
 const execBuffered = 16
 
-func nextOutput(ctx context.Context, out <-chan messages.ExecOutput) ([]json.RawMessage, error) {
+// notRun is why a command did not come to an end of its own, as an error that
+// the call declares.
+func notRun(err error) error {
+	if errors.Is(err, errStopped) {
+		return err
+	}
+	return &messages.SandboxProvider{Driver: "local", Operation: "exec", Sanitized: messages.CleanedError{Name: "ShellError", Message: err.Error()}}
+}
+
+// nextOutput returns what comes from out, then end.
+func nextOutput(ctx context.Context, out <-chan messages.ExecOutput, end *error) ([]json.RawMessage, error) {
 	select {
 	case e, ok := <-out:
 		if !ok {
-			return nil, io.EOF
+			return nil, *end
 		}
 		b, err := contract.Encode(e)
 		return []json.RawMessage{b}, err

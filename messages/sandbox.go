@@ -65,10 +65,26 @@ type SandboxUnsupported struct {
 	Operation string `json:"operation"`
 }
 
+// SandboxProvider means that what the sandbox lives in failed, or could not do
+// what was asked. Sanitized is the cause without secrets.
+type SandboxProvider struct {
+	Driver    string       `json:"driver"`
+	Operation string       `json:"operation"`
+	Sanitized CleanedError `json:"sanitized"`
+}
+
+// CleanedError is somebody else's error, without secrets.
+type CleanedError struct {
+	Name    string `json:"name"`
+	Message string `json:"message"`
+	Code    string `json:"code,omitempty"`
+}
+
 func (e *SandboxNotFound) Tag() string            { return "SandboxNotFoundError" }
 func (e *SandboxDriverNotRegistered) Tag() string { return "SandboxDriverNotRegisteredError" }
 func (e *SandboxDriverRegistration) Tag() string  { return "SandboxDriverRegistrationError" }
 func (e *SandboxUnsupported) Tag() string         { return "SandboxUnsupportedError" }
+func (e *SandboxProvider) Tag() string            { return "SandboxProviderError" }
 
 func (e *SandboxNotFound) Error() string { return "no sandbox " + e.ID }
 func (e *SandboxDriverNotRegistered) Error() string {
@@ -76,6 +92,9 @@ func (e *SandboxDriverNotRegistered) Error() string {
 }
 func (e *SandboxDriverRegistration) Error() string {
 	return "sandbox driver " + e.Driver + ": " + e.Reason
+}
+func (e *SandboxProvider) Error() string {
+	return "sandbox driver " + e.Driver + " could not " + e.Operation + ": " + e.Sanitized.Message
 }
 func (e *SandboxUnsupported) Error() string {
 	return "sandbox driver " + e.Driver + " cannot " + e.Operation

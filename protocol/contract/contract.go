@@ -211,12 +211,15 @@ func Decode(name string, payload json.RawMessage, local bool) (any, error) {
 	case *messages.DestroySandbox:
 		return *v, notEmpty("sandboxId", v.SandboxID)
 	case *messages.ExecSandbox:
-		if len(v.Argv) == 0 || v.TimeoutMs < 0 {
-			return nil, errors.New("expected a command and no negative time\n  at [\"argv\"]")
+		switch {
+		case len(v.Argv) == 0:
+			return nil, errors.New("expected a command\n  at [\"argv\"]")
+		case v.TimeoutMs < 0:
+			return nil, errors.New("expected a number of at least 0\n  at [\"timeoutMs\"]")
 		}
 		return *v, notEmpty("sandboxId", v.SandboxID)
 	case *messages.AuthSave:
-		return *v, oauthProvider("credentials", v.Credentials.Provider)
+		return *v, errors.Join(oauthProvider("credentials", v.Credentials.Provider), loginKeys(payload, v.Credentials.Provider))
 	case *messages.AuthStatus:
 		return *v, oauthProvider("provider", v.Provider)
 	case *messages.AuthRefresh:
@@ -237,6 +240,25 @@ func notEmpty(key, value string) error {
 func oauthProvider(key, id string) error {
 	if id != "openai-codex" && id != "github-copilot" {
 		return fmt.Errorf("expected openai-codex or github-copilot\n  at [%q]", key)
+	}
+	return nil
+}
+
+// loginKeys refuses a login that lacks a key of its provider. One that is there
+// and empty is the business of whoever stores it.
+func loginKeys(payload json.RawMessage, provider string) error {
+	var p struct{ Credentials map[string]json.RawMessage }
+	if err := json.Unmarshal(payload, &p); err != nil {
+		return err
+	}
+	keys := []string{"access", "refresh", "expires"}
+	if provider == "openai-codex" {
+		keys = append(keys, "accountId")
+	}
+	for _, k := range keys {
+		if _, ok := p.Credentials[k]; !ok {
+			return fmt.Errorf("Missing key\n  at [\"credentials\"][%q]", k)
+		}
 	}
 	return nil
 }
@@ -277,7 +299,7 @@ func decodeObject(payload json.RawMessage, into any, required []string) error {
 		}
 	}
 	t := reflect.TypeOf(into).Elem()
-	if err := noNulls(payload, t, ""); err != nil {
+	if err := noVoids(payload, t, ""); err != nil {
 		return err
 	}
 	payload = asSpelled(payload, keys, t)
@@ -291,11 +313,23 @@ func decodeObject(payload json.RawMessage, into any, required []string) error {
 	return nil
 }
 
-// noNulls refuses null wherever the type has a value; what it does not know is
-// left alone.
-func noNulls(raw json.RawMessage, t reflect.Type, at string) error {
-	if bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
+// neverEmpty are the texts of which the empty one is none: it would look like a
+// key that was left out.
+var neverEmpty = map[reflect.Type]bool{
+	reflect.TypeFor[messages.Delivery](): true, reflect.TypeFor[messages.ThinkingLevel](): true,
+}
+
+// noVoids refuses null wherever the type has a value, and "" where it is none;
+// what the type does not know is left alone.
+func noVoids(raw json.RawMessage, t reflect.Type, at string) error {
+	switch string(bytes.TrimSpace(raw)) {
+	case "null":
 		return fmt.Errorf("Expected a value, got null\n  at [%s]", at)
+	case `""`:
+		// An absolute path is not empty either.
+		if neverEmpty[t] || strings.HasSuffix(at, `"hostDir"`) {
+			return fmt.Errorf("Expected a value, got an empty string\n  at [%s]", at)
+		}
 	}
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -315,7 +349,7 @@ func noNulls(raw json.RawMessage, t reflect.Type, at string) error {
 		for i := range t.NumField() {
 			name := jsonName(t.Field(i))
 			if value, ok := keys[name]; ok {
-				if err := noNulls(value, t.Field(i).Type, inside(name)); err != nil {
+				if err := noVoids(value, t.Field(i).Type, inside(name)); err != nil {
 					return err
 				}
 			}
@@ -326,7 +360,7 @@ func noNulls(raw json.RawMessage, t reflect.Type, at string) error {
 			return nil
 		}
 		for name, value := range keys {
-			if err := noNulls(value, t.Elem(), inside(name)); err != nil {
+			if err := noVoids(value, t.Elem(), inside(name)); err != nil {
 				return err
 			}
 		}
@@ -336,7 +370,7 @@ func noNulls(raw json.RawMessage, t reflect.Type, at string) error {
 			return nil
 		}
 		for i, value := range values {
-			if err := noNulls(value, t.Elem(), inside(strconv.Itoa(i))); err != nil {
+			if err := noVoids(value, t.Elem(), inside(strconv.Itoa(i))); err != nil {
 				return err
 			}
 		}
@@ -429,6 +463,7 @@ func init() {
 		func() messages.Tagged { return &messages.SandboxDriverRegistration{} },
 		func() messages.Tagged { return &messages.SandboxUnsupported{} },
 		func() messages.Tagged { return &messages.SandboxMustBeStopped{} },
+		func() messages.Tagged { return &messages.SandboxProvider{} },
 		func() messages.Tagged { return &messages.RelinkError{} },
 		func() messages.Tagged { return &messages.OAuthError{} },
 	} {
