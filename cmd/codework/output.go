@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,8 @@ type output struct {
 	out, err io.Writer
 	format   string
 	live     bool // text is printed as it comes
+	plain    bool // without control characters
+	joined   bool // out and err are one
 	progress bool // tool calls and waits are told
 	quiet    bool
 	width    int
@@ -55,13 +58,24 @@ const (
 func newOutput(g *global, format string) *output {
 	o := &output{out: g.out, err: g.err, format: format, quiet: g.quiet || format != "text", width: ruleDefault}
 	o.live = format == "text" && terminal(g.out)
-	if terminal(g.err) {
-		o.progress = !o.quiet
-		if w, _, err := term.GetSize(int(g.err.Fd())); err == nil {
-			o.width = min(max(w, ruleLeast), ruleMost)
-		}
-	}
+	o.plain, o.joined = o.live, o.live
+	o.progress = !o.quiet && terminal(g.err)
+	o.width = ruleWidth(g.err)
 	return o
+}
+
+// follows makes an output of one that prints all that happens in a session to
+// standard output.
+func (o *output) follows(g *global) {
+	o.err, o.plain, o.joined, o.progress, o.width = o.out, true, true, true, ruleWidth(g.out)
+}
+
+// ruleWidth is how wide rules in a file are.
+func ruleWidth(f *os.File) int {
+	if w, _, err := term.GetSize(int(f.Fd())); err == nil {
+		return min(max(w, ruleLeast), ruleMost)
+	}
+	return ruleDefault
 }
 
 func (o *output) say(label, value string) {
@@ -74,10 +88,15 @@ func (o *output) say(label, value string) {
 // tell prints a line about the work. On a terminal it begins one, behind text
 // that has not ended its own.
 func (o *output) tell(line string) {
-	if o.live && o.any && o.last != '\n' {
+	o.endLine()
+	fmt.Fprintln(o.err, line)
+}
+
+// endLine ends a line of text where something else follows it.
+func (o *output) endLine() {
+	if o.joined && o.any && o.last != '\n' {
 		o.print("\n")
 	}
-	fmt.Fprintln(o.err, line)
 }
 
 func (o *output) rule(name string) {
@@ -180,6 +199,9 @@ func (o *output) whole(message string, m *messages.Message) {
 		o.delta(message, rest)
 	} else if !ok && full.Len() > len(got) {
 		o.message = "" // what is there has holes
+		if o.joined && o.shown {
+			o.tell("· the whole of it:")
+		}
 		o.delta(message, full.String())
 	}
 	if message == o.message {
@@ -197,6 +219,9 @@ func (o *output) flush() {
 		o.answer.WriteString("\n\n")
 	}
 	o.answer.WriteString(text)
+	if o.plain {
+		text = plainText(text)
+	}
 	if o.format == "text" {
 		if o.any && !o.shown {
 			text = strings.Repeat("\n", o.newlines()) + text
@@ -282,11 +307,14 @@ func (o *output) printUsage() {
 	}
 	o.say("tokens", strings.Join(append(parts, thousands(u.TotalTokens)+" total"), " · "))
 	o.say("cache", thousands(u.CacheRead)+" read · "+thousands(u.CacheWrite)+" write")
-	turns := strconv.Itoa(o.turns) + " turns"
-	if o.turns == 1 {
-		turns = "1 turn"
+	o.say("cost", dollars(u.Cost.Total)+" · "+turns(o.turns))
+}
+
+func turns(n int) string {
+	if n == 1 {
+		return "1 turn"
 	}
-	o.say("cost", dollars(u.Cost.Total)+" · "+turns)
+	return strconv.Itoa(n) + " turns"
 }
 
 // thousands writes a number with separators.

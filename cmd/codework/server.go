@@ -156,7 +156,9 @@ func (g *global) serverProblem(err error, token bool) error {
 			address, host, path = u.Host, u.Hostname(), u.Path
 		}
 	}
-	says := func(hint, format string, args ...any) error { return g.unreachable(fmt.Errorf(format, args...), hint, err) }
+	says := func(hint, format string, args ...any) error {
+		return g.unreachable(fmt.Errorf(format, args...), hint, err)
+	}
 	var status *effectrpc.StatusError
 	if errors.As(err, &status) {
 		return g.statusProblem(status, address, host, path, token, says)
