@@ -68,8 +68,13 @@ func (g *guardian) quiesce(me *Self, q quiesce) {
 }
 
 // onQuiet ends the session's actor; the action follows its end.
-func (g *guardian) onQuiet(m quiet) {
+func (g *guardian) onQuiet(me *Self, m quiet) {
 	s := g.sessions[m.q.id]
+	if s == nil || s.ref == nil || !s.retiring { // it has ended by itself meanwhile
+		me.reply = m.reply
+		g.quiesce(me, m.q)
+		return
+	}
 	s.then = &m
 	s.ref.Stop()
 }

@@ -92,7 +92,8 @@ func (g *gateway) call(me *Self, c *effectrpc.Call) {
 	case messages.Hello:
 		g.hello(me, c, m)
 	case messages.ListModels:
-		g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.config.Models(ctx, m.Provider, g.world) })
+		models, world := g.system.config.Models, g.world
+		g.beside(me, c, func(ctx context.Context) (any, error) { return models(ctx, m.Provider, world) })
 	case messages.AuthSave, messages.AuthStatus, messages.AuthRefresh, messages.AuthLogout:
 		logins := g.system.config.Logins
 		g.beside(me, c, func(ctx context.Context) (any, error) { return loginCall(ctx, logins, m) })

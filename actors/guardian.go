@@ -112,7 +112,7 @@ func (g *guardian) Receive(me *Self, m any) {
 	case quiesce:
 		g.quiesce(me, m)
 	case quiet:
-		g.onQuiet(m)
+		g.onQuiet(me, m)
 	case quiesced:
 		g.onQuiesced(me, m)
 	case messages.Delete:
@@ -214,15 +214,17 @@ func (g *guardian) rest(me *Self, m restSession) {
 	g.release(me, m.id, held)
 }
 
-// release routes what was held back for a session.
+// release routes what was held back for a session: now, before anything that
+// came behind it.
 func (g *guardian) release(me *Self, id string, held []heldMessage) {
-	self := me.Ref()
 	for _, h := range held {
+		me.reply = h.reply
 		if q, ok := h.m.(quiesce); ok {
-			self.pass(q, h.reply)
-			continue
+			g.quiesce(me, q)
+		} else {
+			g.route(me, toSession{id, h.m})
 		}
-		self.pass(toSession{id, h.m}, h.reply)
+		me.reply = Reply{}
 	}
 }
 
@@ -427,8 +429,8 @@ func (g *guardian) mount(me *Self, o sandboxes.MountOptions) {
 // beside the guardian, since certificates are read from files.
 func (g *guardian) connect(me *Self, key connectionTo) {
 	if c := g.connections[key]; c != nil {
-		c.used = time.Now()
-		me.Answer(c.ref, nil)
+		c.touch()
+		me.Answer(c, nil)
 		return
 	}
 	reply := me.TakeReply()
@@ -450,27 +452,31 @@ func (g *guardian) connected(me *Self, m connectionMade) {
 	}
 	c := g.connections[m.key]
 	if c == nil {
-		for _, old := range g.connections {
-			if time.Since(old.used) > connectionRest {
+		for key, old := range g.connections {
+			if time.Since(time.UnixMilli(old.used.Load())) > connectionRest {
+				delete(g.connections, key)
 				old.ref.Stop()
 			}
 		}
 		c = &connectionSlot{ref: me.Spawn(newProvider(dialect, m.client))}
 		g.connections[m.key] = c
 	}
-	c.used = time.Now()
-	m.reply.Send(c.ref, nil)
+	c.touch()
+	m.reply.Send(c, nil)
 }
 
-// connectionRest is how long a connection stays that no exchange asks for:
-// longer than any request may take.
+// connectionRest is how long a connection stays that nobody uses: longer than
+// any request may take.
 const connectionRest = 2 * time.Hour
 
-// connectionSlot is a provider connection and when it was last asked for.
+// connectionSlot is a provider connection and when it was last used, by a
+// request too: an exchange may take longer than connectionRest.
 type connectionSlot struct {
 	ref  *Ref
-	used time.Time
+	used atomic.Int64 // epoch milliseconds
 }
+
+func (c *connectionSlot) touch() { c.used.Store(time.Now().UnixMilli()) }
 
 type connectionMade struct {
 	key    connectionTo

@@ -133,7 +133,7 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	for i, name := range networkVariables {
 		c.network[i], _ = lookup(name)
 	}
-	conn, err := Ask[*Ref](ctx, w.guardian, c)
+	conn, err := Ask[*connectionSlot](ctx, w.guardian, c)
 	if err != nil {
 		return err
 	}

@@ -275,7 +275,7 @@ func TestFailuresOfAnExchangeHaveTheirType(t *testing.T) {
 
 func TestExchangesShareAConnectionWhenEverythingIsTheSame(t *testing.T) {
 	s := newShop(t)
-	conn := func(q ExchangeQuery) *Ref { return s.prepare(q).Streamer.(connection).ref }
+	conn := func(q ExchangeQuery) *Ref { return s.prepare(q).Streamer.(connection).slot.ref }
 	first := conn(s.query())
 	other := s.query()
 	other.Session.ID = "ses_2"

@@ -269,10 +269,11 @@ func lostConnection() messages.StreamEvent {
 
 // connection is a Streamer over a provider actor.
 type connection struct {
-	ref *Ref
-	max time.Duration
+	slot *connectionSlot
+	max  time.Duration
 }
 
 func (c connection) Stream(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent)) {
-	c.ref.TellOr(&openStream{ctx: ctx, req: req, emit: emit, max: c.max}, func() { emit(lostConnection()) })
+	c.slot.touch()
+	c.slot.ref.TellOr(&openStream{ctx: ctx, req: req, emit: emit, max: c.max}, func() { emit(lostConnection()) })
 }

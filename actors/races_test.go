@@ -345,3 +345,41 @@ func TestAClientThatLeavesAfterAFailedWriteTakesItsQueueAlong(t *testing.T) {
 	}
 	r.sawWholeLog(id)
 }
+
+func TestPromptsKeepTheirOrderAroundAnUnloadThatDoesNotHappen(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	r.prompt(id, "begin", messages.Steer)
+	a := r.model.next(t)
+	a.start()
+	const rounds, each = 40, 5
+	var sent []string
+	var waits []func(context.Context) (any, error)
+	for i := range rounds {
+		r.system.guardian.Tell(retireSession{id}) // it is busy, and stays
+		for j := range each {
+			text := strconv.Itoa(i) + "." + strconv.Itoa(j)
+			sent = append(sent, text)
+			waits = append(waits, r.system.guardian.request(toSession{id, messages.Prompt{SessionID: id, Text: text, Delivery: messages.FollowUp}}))
+			for range i * j * 20 { // at another moment each time
+				r.loaded.Load()
+			}
+		}
+	}
+	for _, wait := range waits {
+		if _, err := wait(r.ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, in := range r.ledger(id).inbox {
+		got = append(got, in.body.Text)
+	}
+	if !slices.Equal(got, sent) {
+		t.Errorf("admitted in the order %v", got)
+	}
+	if _, err := r.to(id, messages.Interrupt{SessionID: id, ClearQueue: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(id)
+}

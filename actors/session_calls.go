@@ -84,7 +84,7 @@ func (s *session) link(m messages.Link, reply Reply) {
 // place left running ends.
 func (s *session) relink(m messages.Relink, reply Reply) {
 	if s.phase != idle {
-		reply.Send(nil, &messages.RelinkError{SessionID: s.id, Reason: "the session is busy; wait for it or interrupt it first"})
+		reply.Send(nil, s.relinkBusy())
 		return
 	}
 	old := s.led.record.Directory
@@ -92,6 +92,10 @@ func (s *session) relink(m messages.Relink, reply Reply) {
 		dir, err := workplace(m.Sandbox, m.Directory, old)
 		return moved{dir, err, reply}
 	})
+}
+
+func (s *session) relinkBusy() error {
+	return &messages.RelinkError{SessionID: s.id, Reason: "the session is busy; wait for it or interrupt it first"}
 }
 
 // moved is a place that was looked at.
@@ -104,6 +108,10 @@ type moved struct {
 func (s *session) onMoved(m moved) {
 	if m.err != nil {
 		m.reply.Send(nil, m.err)
+		return
+	}
+	if s.phase != idle { // it got work meanwhile
+		m.reply.Send(nil, s.relinkBusy())
 		return
 	}
 	s.led.record.Directory = m.dir
