@@ -3,7 +3,9 @@ package home
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/windows"
@@ -12,10 +14,31 @@ import (
 // ownedByUser relies on the access list of the profile folder.
 func ownedByUser(fs.FileInfo) bool { return true }
 
-// detach gives a command a process group without a console.
-func detach(c *exec.Cmd) {
-	const detachedProcess = 0x00000008
-	c.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP | detachedProcess}
+// reportHandle is the variable that names the handle of the report: there are
+// no numbers that parent and child agree on.
+const reportHandle = "CODEWORK_REPORT_HANDLE"
+
+// detach gives a command a process group without a console, and a handle for
+// its report.
+func detach(c *exec.Cmd, report *os.File) error {
+	h := windows.Handle(report.Fd())
+	if err := windows.SetHandleInformation(h, windows.HANDLE_FLAG_INHERIT, windows.HANDLE_FLAG_INHERIT); err != nil {
+		return err
+	}
+	c.SysProcAttr = &syscall.SysProcAttr{
+		CreationFlags:              windows.CREATE_NEW_PROCESS_GROUP | windows.DETACHED_PROCESS,
+		AdditionalInheritedHandles: []syscall.Handle{syscall.Handle(h)},
+	}
+	c.Env = append(c.Env, reportHandle+"="+strconv.FormatUint(uint64(h), 10))
+	return nil
+}
+
+// reportFile is what the starter gave for the report. Children inherit only
+// handles that are named to them.
+func reportFile() *os.File {
+	h, _ := strconv.ParseUint(os.Getenv(reportHandle), 10, 64) // without one nobody listens
+	_ = os.Unsetenv(reportHandle)
+	return os.NewFile(uintptr(h), "report")
 }
 
 // nobodyThere tells whether an error of dialing means that no process listens.
@@ -24,6 +47,3 @@ func nobodyThere(err error) bool {
 	return errors.Is(err, windows.ERROR_FILE_NOT_FOUND) || errors.Is(err, windows.ERROR_PATH_NOT_FOUND) ||
 		errors.Is(err, windows.WSAECONNREFUSED) || errors.Is(err, windows.WSAECONNRESET)
 }
-
-// keepToSelf has nothing to do: handles are not inherited unless named.
-func keepToSelf(int) {}

@@ -14,10 +14,6 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// reportFD is where a process that was started in the background says how its
-// start went: the descriptor behind the standard ones.
-const reportFD = 3
-
 // startStep is how often a client looks for an owner that is starting.
 const startStep = 3 * time.Millisecond
 
@@ -75,7 +71,8 @@ func (p Paths) tryOwner(ctx context.Context, probe func(net.Conn) error) error {
 
 // StartBackground starts argv as a process of its own that outlives this one,
 // and waits until it reports that it serves, or why it does not. env is all of
-// its environment. It works in the root folder and prints into the log.
+// its environment. It works in the root folder and prints into the log; one log
+// that got too long is kept beside it.
 func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	if err := p.Prepare(); err != nil {
 		return err
@@ -100,9 +97,9 @@ func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	// Not nil, which would be this process's own environment.
 	c.Dir, c.Env = string(os.PathSeparator), append([]string{}, env...)
 	c.Stdout, c.Stderr = log, log
-	c.ExtraFiles = []*os.File{child}
-	detach(c)
-	err = c.Start()
+	if err = detach(c, child); err == nil {
+		err = c.Start()
+	}
 	child.Close()
 	if err != nil {
 		return fmt.Errorf("start %s: %w", argv[0], explain(err))
@@ -148,13 +145,8 @@ const (
 // starter.
 type Report struct{ f *os.File }
 
-// OpenReport returns the report to the process that started this one. Children
-// do not inherit it: one that outlives this process would keep the starter
-// waiting.
-func OpenReport() *Report {
-	keepToSelf(reportFD)
-	return &Report{os.NewFile(reportFD, "report")}
-}
+// OpenReport returns the report to the process that started this one.
+func OpenReport() *Report { return &Report{reportFile()} }
 
 // Ready says that this process serves.
 func (r *Report) Ready() { r.send(reportReady) }
