@@ -548,7 +548,7 @@ func at(raw json.RawMessage, keys ...string) string {
 		}
 	}
 	var s string
-	if json.Unmarshal(raw, &s) == nil {
+	if len(raw) > 0 && raw[0] == '"' && json.Unmarshal(raw, &s) == nil {
 		return s
 	}
 	return string(raw)
@@ -712,6 +712,15 @@ var errOver = errors.New("the stream is over")
 
 // next returns the next event, which it holds against the contract.
 func (s *stream) next(limit time.Duration) (event, error) {
+	raw, came, err := s.value(limit)
+	if err != nil {
+		return event{}, err
+	}
+	return s.parse(raw, came)
+}
+
+// value returns the next value of the stream, and when it came.
+func (s *stream) value(limit time.Duration) (json.RawMessage, time.Time, error) {
 	late := time.After(limit)
 	for {
 		s.mu.Lock()
@@ -719,7 +728,7 @@ func (s *stream) next(limit time.Duration) (event, error) {
 			raw, came := s.got[s.read], s.times[s.read]
 			s.read++
 			s.mu.Unlock()
-			return s.parse(raw, came)
+			return raw, came, nil
 		}
 		moved := s.moved
 		s.mu.Unlock()
@@ -735,10 +744,10 @@ func (s *stream) next(limit time.Duration) (event, error) {
 			more := s.read < len(s.got)
 			s.mu.Unlock()
 			if !more {
-				return event{}, fmt.Errorf("%w: %s", errOver, s.end)
+				return nil, time.Time{}, fmt.Errorf("%w: %s", errOver, s.end)
 			}
 		case <-late:
-			return event{}, errors.New("no further event")
+			return nil, time.Time{}, errors.New("nothing further came")
 		}
 	}
 }
