@@ -134,6 +134,7 @@ type letter struct {
 	m     any
 	reply Reply
 	lost  func()
+	to    *Self // the only incarnation that may read it; nil is any
 }
 
 func (r *Ref) post(l *letter) {
@@ -324,6 +325,11 @@ func (me *Self) Later() func(m any) {
 	return func(m any) { me.ref.Tell(stamped{me, m}) }
 }
 
+// LaterOr is Later for a message that holds something: lost is called, once
+// and from any goroutine, if this incarnation ends before it gets to it. It
+// must not block.
+func (me *Self) LaterOr(m any, lost func()) { me.ref.post(&letter{m: m, lost: lost, to: me}) }
+
 // Go runs f beside the actor and tells the actor what it returned, unless
 // that is nil or the incarnation has ended. The context ends with the
 // incarnation, which waits for f.
@@ -391,6 +397,10 @@ func (c *cell) Receive(pc actor.Context) {
 			return // waits for its children to end; end tells the sender
 		}
 		c.me.ref.received(m)
+		if m.to != nil && m.to != c.me {
+			m.lost()
+			return
+		}
 		c.handle(m.m, m.reply)
 	case stamped:
 		if m.to == c.me && c.running {

@@ -63,7 +63,13 @@ func (s *sandbox) Receive(me *Self, m any) {
 		reply, driver := me.TakeReply(), s.driver
 		me.Go(func(ctx context.Context) any {
 			mount, err := driver.Mount(ctx, m.options)
-			return mountMade{m.options, mount, err, reply}
+			made := mountMade{m.options, mount, err, reply}
+			me.LaterOr(made, func() {
+				if err == nil {
+					go closeMounts(me, []*mounted{{m.options, mount}})
+				}
+			})
+			return nil
 		})
 	case mountMade:
 		if m.err != nil {
