@@ -96,6 +96,17 @@ func answer(id, text string, u *messages.Usage) messages.EventData {
 	}}
 }
 
+// discard is a stream that nobody reads.
+func discard(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
 // hostile is text as a file, a model or a server may bring it: with control
 // sequences of terminals, line ends and marks that turn the reading direction.
 const hostile = "a\x1b]52;c;eA==\x07b\x1b[2Jc\r\nd\u009b31me\u202ef\u2028g\x7f"

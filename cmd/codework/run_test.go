@@ -154,16 +154,6 @@ func TestAPromptInTheArgumentsLeavesStandardInputAlone(t *testing.T) {
 	}
 }
 
-func discard(t *testing.T) *os.File {
-	t.Helper()
-	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return f
-}
-
 // onePixel is the smallest PNG there is.
 const onePixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

@@ -24,10 +24,11 @@ import (
 // the events are those that the test sends.
 type script struct {
 	t      *testing.T
-	client *client.Client
+	client *client.Client // of the first connection
 
 	mu       sync.Mutex // guards what follows
-	calls    []string   // what was called, in order
+	server   *effectrpc.Server
+	calls    []string // what was called, in order
 	status   messages.SessionStatus
 	queued   []string // prompt ids
 	inTalk   bool     // the prompt is part of the conversation
@@ -48,27 +49,48 @@ const mine, theirs = "mine", "theirs"
 // newScript starts a server and a watch on it. Both end with the test.
 func newScript(t *testing.T) (*script, *watch, *bytes.Buffer, *bytes.Buffer) {
 	t.Helper()
-	here, there := effectrpc.Pipe()
 	s := &script{t: t, status: messages.SessionRunning, onCall: map[string]func(*effectrpc.Call) bool{}}
+	s.client = s.connect()
+	o, out, err := buffered("text")
+	return s, &watch{client: s.client, out: o, session: session, prompt: mine}, out, err
+}
+
+// connect opens one more connection to the server.
+func (s *script) connect() *client.Client {
+	here, there := effectrpc.Pipe()
 	server := effectrpc.NewServer(there, effectrpc.ServerOptions{})
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = server.Serve(context.Background(), s.handle)
 	}()
-	s.client = client.Over(here)
-	t.Cleanup(func() {
-		s.client.Close()
+	c := client.Over(here)
+	s.t.Cleanup(func() {
+		c.Close()
 		<-served
 	})
-	o, out, err := buffered("text")
-	return s, &watch{client: s.client, out: o, session: session, prompt: mine}, out, err
+	s.set(func() { s.server = server })
+	return c
+}
+
+// remote makes the watch one of a server that goes on without its clients.
+func (s *script) remote(w *watch) {
+	w.server = &remoteServer{flags: " --server ws://box", dial: func(context.Context) (*client.Client, error) { return s.connect(), nil }}
+}
+
+// lose ends the newest connection, and returns when it has ended.
+func (s *script) lose() {
+	s.mu.Lock()
+	server := s.server
+	s.mu.Unlock()
+	server.Shutdown()
+	synctest.Wait()
 }
 
 func (s *script) handle(c *effectrpc.Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.Method() != contract.EventSubscribe {
+	if c.Method() != contract.EventSubscribe && c.Method() != contract.SessionHistory {
 		s.calls = append(s.calls, c.Method())
 	}
 	if f := s.onCall[c.Method()]; f != nil && f(c) {
@@ -94,7 +116,9 @@ func (s *script) handle(c *effectrpc.Call) {
 		c.Succeed(encode(s.t, messages.Found{Found: s.inTalk}))
 	case contract.SessionInterrupt:
 		c.Succeed(encode(s.t, messages.Interrupted{Interrupted: true}))
-	case contract.SessionPrompt:
+	case contract.SessionHistory:
+		c.Succeed(encode(s.t, messages.History{Seq: s.position}))
+	case contract.SessionPrompt, contract.SessionWait:
 		c.Succeed(nil)
 	default:
 		c.DieUnknownMethod()
@@ -524,4 +548,113 @@ func TestEventsOfTypesThatNobodyKnowsAreSkipped(t *testing.T) {
 		return got(result, "")
 	})
 	same(t, "printed", printed, "a")
+}
+
+// followingServer is following with a watch of a server.
+func followingServer(t *testing.T, play func(s *script, stop context.CancelCauseFunc, result <-chan error) error) (printed, told string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s, w, out, err := newScript(t)
+		s.remote(w)
+		ctx, stop := context.WithCancelCause(context.Background())
+		defer stop(nil)
+		result := make(chan error, 1)
+		go func() { result <- w.follow(ctx, messages.Prompt{SessionID: session, ID: mine, Text: "hi"}, 0) }()
+		synctest.Wait()
+		if e := play(s, stop, result); e != nil {
+			t.Error(e)
+		}
+		printed, told = out.String(), err.String()
+	})
+	return printed, told
+}
+
+func TestAServerThatComesBackIsFollowedOn(t *testing.T) {
+	printed, told := followingServer(t, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
+		s.promoted(mine, messages.FollowUp)
+		s.send(messages.EventLLMTextDelta, messages.EventData{MessageID: "msg", Delta: ptr("He")})
+		synctest.Wait()
+		s.lose()
+		time.Sleep(time.Second) // it is found again meanwhile
+		s.send(messages.EventLLMEnded, answer("msg", "Hello", &messages.Usage{}))
+		s.send(messages.EventExecutionSucceeded, messages.EventData{})
+		if err := got(result, ""); err != nil {
+			return err
+		}
+		if !slices.Equal(s.after, []int64{0, 1}) {
+			return fmt.Errorf("subscribed after %v", s.after)
+		}
+		return nil
+	})
+	same(t, "printed", printed, "Hello")
+	same(t, "told", told, "warning: the connection is lost; looking for the server again\nwarning: connected again\n")
+}
+
+// No event tells that a server which was started again leaves a prompt where it
+// is.
+func TestAPromptThatARestartedServerLeavesInTheQueueIsSaidSo(t *testing.T) {
+	followingServer(t, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
+		s.send(messages.EventPromptAdmitted, messages.EventData{MessageID: mine})
+		synctest.Wait()
+		s.set(func() { s.status, s.queued = messages.SessionIdle, []string{mine} })
+		s.lose()
+		start := time.Now()
+		var p *problem
+		if err := <-result; !errors.As(err, &p) || p.slug != "queued" {
+			return fmt.Errorf("got %v", err)
+		}
+		if d := time.Since(start); d < resumeWait || d > resumeWait+time.Second {
+			return fmt.Errorf("after %s", d)
+		}
+		return nil
+	})
+}
+
+func TestAServerThatDoesNotComeBackIsGivenUp(t *testing.T) {
+	followingServer(t, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
+		s.promoted(mine, messages.FollowUp)
+		synctest.Wait()
+		start := time.Now()
+		s.set(func() {
+			s.onCall[contract.EventSubscribe] = func(c *effectrpc.Call) bool {
+				c.Die(&effectrpc.Defect{Name: messages.RefusedShutdown, Message: "bye"})
+				return true
+			}
+		})
+		s.lose()
+		if err := <-result; !errors.Is(err, client.ErrConnectionLost) {
+			return fmt.Errorf("got %v", err)
+		}
+		if d := time.Since(start); d != patience {
+			return fmt.Errorf("after %s", d)
+		}
+		return nil
+	})
+}
+
+func TestCtrlCStopsAServersSessionForEverybody(t *testing.T) {
+	followingServer(t, func(s *script, stop context.CancelCauseFunc, result <-chan error) error {
+		s.set(func() { s.queued = []string{theirs, mine} })
+		stop(stopped{130})
+		if err := got(result, "interrupted"); err != nil {
+			return err
+		}
+		if !slices.Equal(s.queued, []string{theirs}) || !strings.Contains(s.called(), contract.SessionInterrupt) {
+			return fmt.Errorf("queue %v, calls %s", s.queued, s.called())
+		}
+		return nil
+	})
+}
+
+func TestDetachingLeavesTheWorkToTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, out, _ := newScript(t)
+		s.remote(w)
+		said := discard(t)
+		if err := w.leave(t.Context(), messages.Prompt{SessionID: session, ID: mine, Text: "hi"}, &global{streams: streams{err: said}}); err != nil {
+			t.Error(err)
+		}
+		same(t, "printed", out.String(), session+"\n")
+		same(t, "calls", s.called(), contract.SessionPrompt)
+	})
 }
