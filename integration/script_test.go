@@ -27,8 +27,8 @@ var protocols = map[string]string{"chat": "openai-compatible", "anthropic": "ant
 func TestScripts(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(protocols)) {
 		t.Run(name, func(t *testing.T) {
-			root := filepath.Join(built.dir, name[:1])
-			if err := os.Mkdir(root, 0o755); err != nil {
+			root, err := os.MkdirTemp(built.dir, name[:1])
+			if err != nil {
 				t.Fatal(err)
 			}
 			testscript.Run(t, testscript.Params{
