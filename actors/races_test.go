@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"codework/internal/store"
 	"codework/messages"
+	"codework/protocol/effectrpc"
 )
 
 // durable returns the positions that a subscriber was given, in order.
@@ -382,4 +384,66 @@ func TestPromptsKeepTheirOrderAroundAnUnloadThatDoesNotHappen(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wait(id)
+}
+
+// TestAServerDoesNotGrow runs many sessions through a server, each with a
+// client that leaves without a word, and compares what is left behind.
+func TestAServerDoesNotGrow(t *testing.T) {
+	g := newGate()
+	close(g.release) // calls end at once
+	r := newRig(t, g.tool("t"))
+	cycle := func() {
+		conn := r.accept(t, true)
+		if err := conn.Write([]byte(`{"_tag":"Request","id":1,"tag":"event.subscribe","payload":{},"headers":[]}` + "\n")); err != nil {
+			t.Fatal(err)
+		}
+		readUntil(t, conn, messages.EventConnected)
+		id := r.create()
+		r.prompt(id, "go", messages.Steer)
+		r.model.next(t).call(toolCall("a", "t", ""))
+		<-g.started
+		r.model.next(t).answer("ok")
+		r.wait(id)
+		conn.Close(effectrpc.CloseNormal, "")
+		r.system.guardian.Tell(retireSession{id})
+		r.untilClients(t, 0)
+		deadline := time.Now().Add(within)
+		for r.loaded.Load() > 0 {
+			if time.Now().After(deadline) {
+				t.Fatal("the session stays in memory")
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	goroutines := func() int {
+		least := runtime.NumGoroutine()
+		for range 50 {
+			time.Sleep(time.Millisecond)
+			least = min(least, runtime.NumGoroutine())
+		}
+		return least
+	}
+	rounds := 60
+	if *long {
+		rounds = 2000
+	}
+	for range 10 {
+		cycle()
+	}
+	before := goroutines()
+	for range rounds {
+		cycle()
+	}
+	if after := goroutines(); after > before+before/10+3 {
+		t.Errorf("%d goroutines after %d cycles, %d before", after, rounds, before)
+	}
+	r.system.guardian.mu.Lock()
+	letters := len(r.system.guardian.mail)
+	r.system.guardian.mu.Unlock()
+	if letters > 0 {
+		t.Errorf("%d letters are kept", letters)
+	}
+	if n := len(g.started); n > 0 {
+		t.Errorf("%d calls too many", n)
+	}
 }
