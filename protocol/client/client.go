@@ -1,11 +1,19 @@
 // Package client is a Go client of a CodeWork server: calls that return typed
-// values and typed errors, and subscriptions.
+// values and typed errors, subscriptions, and subscriptions that outlive their
+// connection (Follow).
 //
 // Calls may be made by any goroutine. A call whose context ends returns at
 // once; whether the server did the work is then not known, except that a
 // prompt sent again under the same id runs only once. Close ends the
 // connection and every call and subscription on it; what the server does for
 // its sessions goes on.
+//
+// A Subscribe gives what one connection gives: events in order, until the
+// connection ends or the reader is too slow. A Follower remembers the last
+// durable event of each session, dials again when the connection is lost and
+// goes on behind it, so that every durable event comes once and in order. Live
+// events (pieces of text, progress) of the time without a connection are gone,
+// which is told; what they add up to comes with the durable events.
 package client
 
 import (

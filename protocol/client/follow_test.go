@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
+	"net"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,520 +20,547 @@ import (
 	"codework/protocol/effectrpc"
 )
 
-// log is a server half with one log per session, which outlives its
-// connections. A subscription gets the log behind its position, and then what
-// the test adds.
-type log struct {
+// logged is a server with logs of sessions that keeps them when its
+// connections break: what a real one is to a Follower.
+type logged struct {
 	t *testing.T
 
-	mu       sync.Mutex                   // guards what follows
-	events   map[string][]json.RawMessage // by session
-	after    []map[string]int64           // positions that subscriptions named
-	prompts  []string                     // ids
-	loseWhen string                       // the connection is lost when this method is called
-	live     []chan error                 // ends a subscription, one each
-	wake     chan struct{}                // closed and made anew when something was added
+	mu       sync.Mutex // guards what follows
+	logs     map[string]int64
+	streams  []*subscriber
 	servers  []*effectrpc.Server
-	clients  []*Client
+	serving  sync.WaitGroup
+	prompts  map[string]int // how often each id arrived
+	admitted []string
+	asked    []map[string]int64 // positions of subscriptions
+	breaks   string             // method whose next call breaks the connection, once done
+	twice    bool               // each durable event is sent twice
 }
 
-func newLog(t *testing.T, sessions ...string) *log {
-	l := &log{t: t, events: map[string][]json.RawMessage{}, wake: make(chan struct{})}
-	for _, s := range sessions {
-		l.events[s] = nil
-	}
-	return l
+type subscriber struct {
+	session string
+	events  chan json.RawMessage
+	end     chan error
 }
 
-// add records an event: seq 0 is a live one, which only those hear who listen.
-func (l *log) add(session string, n int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := messages.Event{ID: fmt.Sprintf("evt_%d", n), Type: messages.EventTurnEnded, Session: session, Seq: n,
-		Data: json.RawMessage(`{"timestamp":1,"sessionId":"` + session + `"}`)}
-	b, err := contract.EncodeEvent(e)
-	if err != nil {
-		l.t.Error(err)
-	}
-	l.events[session] = append(l.events[session], b)
-	close(l.wake)
-	l.wake = make(chan struct{})
-}
-
-// connect opens a connection to the server.
-func (l *log) connect(context.Context) (*Client, error) {
-	here, there := effectrpc.Pipe()
-	s := effectrpc.NewServer(there, effectrpc.ServerOptions{})
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = s.Serve(context.Background(), func(c *effectrpc.Call) { l.handle(s, c) }) // how it ends is the client's to say
-	}()
-	c := Over(here)
-	l.mu.Lock()
-	l.servers, l.clients = append(l.servers, s), append(l.clients, c)
-	l.mu.Unlock()
-	l.t.Cleanup(func() {
-		c.Close()
-		<-served
+func newLogged(t *testing.T) *logged {
+	s := &logged{t: t, logs: map[string]int64{session: 0}, prompts: map[string]int{}}
+	t.Cleanup(func() {
+		s.lose()
+		s.serving.Wait()
 	})
-	return c, nil
+	return s
 }
 
-// lose ends the newest connection, and returns when it has ended.
-func (l *log) lose() {
-	l.mu.Lock()
-	s := l.servers[len(l.servers)-1]
-	l.mu.Unlock()
-	s.Shutdown()
-	synctest.Wait()
+// dial connects a client.
+func (s *logged) dial(context.Context) (*Client, error) {
+	here, there := effectrpc.Pipe()
+	server := effectrpc.NewServer(there, effectrpc.ServerOptions{})
+	s.mu.Lock()
+	s.servers = append(s.servers, server)
+	s.mu.Unlock()
+	s.serving.Go(func() { _ = server.Serve(context.Background(), func(c *effectrpc.Call) { s.handle(server, c) }) })
+	return Over(here), nil
 }
 
-func (l *log) handle(s *effectrpc.Server, c *effectrpc.Call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.Method() == l.loseWhen {
-		l.loseWhen = ""
-		s.Shutdown()
+// lose breaks all connections.
+func (s *logged) lose() {
+	s.mu.Lock()
+	all := s.servers
+	s.servers, s.streams = nil, nil
+	s.mu.Unlock()
+	for _, server := range all {
+		server.Shutdown()
+	}
+}
+
+func envelope(id string, seq int64) json.RawMessage {
+	return json.RawMessage(fmt.Sprintf(`{"id":"evt_%d","type":"session.turn.ended","durable":{"aggregateId":%q,"seq":%d,"version":1},"data":{"sessionId":%q,"timestamp":1}}`, seq, id, seq, id))
+}
+
+const liveEvent = `{"id":"evt_live","type":"session.turn.started","data":{"sessionId":"` + session + `","timestamp":1}}`
+
+// record appends events to a log and sends them.
+func (s *logged) record(id string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range n {
+		s.logs[id]++
+		for _, sub := range s.streams {
+			if sub.session == "" || sub.session == id {
+				sub.events <- envelope(id, s.logs[id])
+				if s.twice {
+					sub.events <- envelope(id, s.logs[id])
+				}
+			}
+		}
+	}
+}
+
+func (s *logged) handle(server *effectrpc.Server, c *effectrpc.Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := contract.Decode(c.Method(), c.Payload(), false)
+	if err != nil {
+		s.t.Error(c.Method(), err)
+	}
+	var answer any
+	switch m := m.(type) {
+	case messages.GetHistory:
+		answer = messages.History{Entries: []messages.Message{}, Seq: s.logs[m.SessionID]}
+	case messages.GetSession:
+		answer = messages.SessionInfo{ID: m.SessionID}
+	case messages.ListSessions:
+		list := []messages.SessionInfo{}
+		for id := range s.logs {
+			list = append(list, messages.SessionInfo{ID: id})
+		}
+		answer = list
+	case messages.Prompt:
+		s.prompts[m.ID]++
+		if s.prompts[m.ID] == 1 {
+			s.admitted = append(s.admitted, m.ID)
+		}
+	case messages.Subscribe:
+		s.subscribe(c, m)
+		return
+	}
+	if c.Method() == s.breaks {
+		s.breaks = ""
+		go server.Shutdown() // the answer never comes
 		context.AfterFunc(c.Context(), func() { c.Succeed(nil) })
 		return
 	}
-	switch c.Method() {
-	case contract.SessionPrompt:
-		var p contract.PromptPayload
-		if err := json.Unmarshal(c.Payload(), &p); err != nil {
-			l.t.Error(err)
-		}
-		l.prompts = append(l.prompts, p.ID)
-		c.Succeed(nil)
-	case contract.SessionHistory:
-		c.Succeed(json.RawMessage(fmt.Sprintf(`{"entries":[],"more":false,"seq":%d}`, len(l.events[session]))))
-	case contract.SessionInfo:
-		c.Succeed(json.RawMessage(`{"id":"` + session + `"}`))
-	case contract.SessionList:
-		list := []string{}
-		for id := range l.events {
-			list = append(list, `{"id":"`+id+`"}`)
-		}
-		c.Succeed(json.RawMessage("[" + strings.Join(list, ",") + "]"))
-	case contract.EventSubscribe:
-		l.subscribe(c)
-	default:
-		c.DieUnknownMethod()
+	b, err := contract.Encode(answer)
+	if err != nil {
+		s.t.Error(err)
 	}
+	c.Succeed(b)
 }
 
-func (l *log) subscribe(c *effectrpc.Call) {
-	var q messages.Subscribe
-	if err := json.Unmarshal(c.Payload(), &q); err != nil {
-		l.t.Error(err)
-	}
-	l.after = append(l.after, q.After)
-	sent := map[string]int64{}
-	for id, list := range l.events {
-		if after, ok := q.After[id]; ok {
-			sent[id] = after
-		} else {
-			sent[id] = int64(len(list))
+func (s *logged) subscribe(c *effectrpc.Call, m messages.Subscribe) {
+	s.asked = append(s.asked, m.After)
+	sub := &subscriber{session: m.SessionID, events: make(chan json.RawMessage, 1000), end: make(chan error, 1)}
+	sub.events <- json.RawMessage(`{"id":"e","type":"server.connected","data":{}}`)
+	for id, at := range m.After {
+		last, ok := s.logs[id]
+		if !ok || at > last {
+			sub.end <- &effectrpc.Defect{Name: messages.RefusedPosition, Message: "no such position"}
+		}
+		for at < last {
+			at++
+			sub.events <- envelope(id, at)
 		}
 	}
-	end := make(chan error, 1)
-	l.live = append(l.live, end)
-	first := true
+	s.streams = append(s.streams, sub)
 	c.Stream(func(ctx context.Context, _ effectrpc.Batch) ([]json.RawMessage, error) {
-		if first {
-			first = false
-			return []json.RawMessage{json.RawMessage(`{"id":"e","type":"server.connected","data":{}}`)}, nil
+		select { // what is queued comes before the end
+		case e := <-sub.events:
+			return []json.RawMessage{e}, nil
+		default:
 		}
-		for {
-			l.mu.Lock()
-			var out []json.RawMessage
-			for id, list := range l.events {
-				out = append(out, list[sent[id]:]...)
-				sent[id] = int64(len(list))
-			}
-			wake := l.wake
-			l.mu.Unlock()
-			if len(out) > 0 {
-				return out, nil
-			}
-			select {
-			case <-wake:
-			case err := <-end:
-				return nil, err
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
+		select {
+		case e := <-sub.events:
+			return []json.RawMessage{e}, nil
+		case err := <-sub.end:
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	})
 }
 
-// step is what a follower gave, as a short text.
-func step(t *testing.T, f *Follower) string {
-	t.Helper()
-	s, err := f.Next(t.Context())
-	switch {
-	case err != nil:
-		return "error"
-	case s.Gap != nil:
-		return "gap"
-	}
-	return fmt.Sprint(s.Event.Seq)
+func (s *logged) positions() []map[string]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
 }
 
-func steps(t *testing.T, f *Follower, want ...string) {
-	t.Helper()
-	for i, w := range want {
-		if got := step(t, f); got != w {
-			t.Fatalf("step %d is %s, want %s", i, got, w)
-		}
-	}
-}
-
-// following tests a follower of one session in a bubble of its own time.
-func following(t *testing.T, o FollowOptions, redials bool, test func(t *testing.T, l *log, f *Follower)) {
+// follow begins to follow in a bubble of its own time.
+func follow(t *testing.T, o FollowOptions, f func(t *testing.T, s *logged, f *Follower)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLog(t, session)
-		l.add(session, 1)
-		l.add(session, 2)
-		c, _ := l.connect(t.Context())
-		if redials && o.Dial == nil {
-			o.Dial = l.connect
+		s := newLogged(t)
+		if o.Dial == nil {
+			o.Dial = s.dial
 		}
-		f, err := Follow(t.Context(), c, o)
+		c, _ := s.dial(t.Context())
+		defer c.Close()
+		follower, err := Follow(t.Context(), c, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer follower.Close()
+		f(t, s, follower)
+	})
+}
+
+// seqs reads n durable events and returns their positions, and how many gaps
+// were told on the way.
+func seqs(t *testing.T, f *Follower, n int) (list []int64, gaps int) {
+	t.Helper()
+	for len(list) < n {
+		step, err := f.Next(t.Context())
+		switch {
+		case err != nil:
+			t.Fatalf("after %v: %v", list, err)
+		case step.Gap != nil:
+			gaps++
+		case step.Event.Durable():
+			list = append(list, step.Event.Seq)
+		}
+	}
+	return list, gaps
+}
+
+func upTo(n int64) (list []int64) {
+	for i := int64(1); i <= n; i++ {
+		list = append(list, i)
+	}
+	return list
+}
+
+// The connection breaks behind every event, with some of those after it
+// recorded while nobody listens.
+func TestEveryDurableEventComesOnceWhereverTheConnectionBreaks(t *testing.T) {
+	const events = 8
+	for cut := range events {
+		for missed := range events - cut {
+			follow(t, FollowOptions{Session: session}, func(t *testing.T, s *logged, f *Follower) {
+				s.record(session, cut)
+				before, _ := seqs(t, f, cut)
+				s.lose()
+				s.record(session, missed)
+				go func() {
+					synctest.Wait()
+					time.Sleep(time.Minute) // of the bubble: it has connected again
+					s.record(session, events-cut-missed)
+				}()
+				after, gaps := seqs(t, f, events-cut)
+				if got := append(before, after...); !slices.Equal(got, upTo(events)) || gaps != 1 {
+					t.Errorf("cut after %d, %d missed: %v with %d gaps", cut, missed, got, gaps)
+				}
+			})
+		}
+	}
+}
+
+func TestALossIsToldOnceAndThenThatItIsOver(t *testing.T) {
+	var lost []error
+	o := FollowOptions{Session: session, Lost: func(err error) { lost = append(lost, err) }}
+	follow(t, o, func(t *testing.T, s *logged, f *Follower) {
+		s.record(session, 3)
+		seqs(t, f, 3)
+		s.lose()
+		step, err := f.Next(t.Context())
+		if err != nil || step.Gap == nil || !errors.Is(step.Gap.Cause, ErrConnectionLost) {
+			t.Fatalf("got %+v, %v", step, err)
+		}
+		if len(lost) != 1 || !errors.Is(lost[0], ErrConnectionLost) {
+			t.Errorf("told of %v", lost)
+		}
+		if got := s.positions(); !reflect.DeepEqual(got, []map[string]int64{{session: 0}, {session: 3}}) {
+			t.Errorf("subscribed behind %v", got)
+		}
+		if f.Position(session) != 3 {
+			t.Errorf("position %d", f.Position(session))
+		}
+	})
+}
+
+// Nothing durable had happened when the connection broke: the position is that
+// of the beginning.
+func TestFollowingBeginsAtTheEndOfTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newLogged(t)
+		s.record(session, 5)
+		c, _ := s.dial(t.Context())
+		defer c.Close()
+		f, err := Follow(t.Context(), c, FollowOptions{Session: session, Dial: s.dial})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		test(t, l, f)
-	})
-}
-
-func TestFollowingBeginsNowOrBehindAPosition(t *testing.T) {
-	following(t, FollowOptions{Session: session}, false, func(t *testing.T, l *log, f *Follower) {
-		l.add(session, 3)
-		steps(t, f, "3")
-	})
-	following(t, FollowOptions{Session: session, After: map[string]int64{session: 1}}, false, func(t *testing.T, l *log, f *Follower) {
-		steps(t, f, "2")
-		if n := f.Position(session); n != 2 {
-			t.Errorf("position %d", n)
+		s.lose()
+		s.record(session, 1)
+		if got, _ := seqs(t, f, 1); got[0] != 6 {
+			t.Errorf("began with %v", got)
 		}
 	})
 }
 
-func TestALossIsTheEndUnlessThereIsAWayBack(t *testing.T) {
-	following(t, FollowOptions{Session: session}, false, func(t *testing.T, l *log, f *Follower) {
-		l.lose()
+func TestAReaderThatWasTooSlowGoesOnOverTheSameConnection(t *testing.T) {
+	o := FollowOptions{Session: session, Lost: func(err error) { t.Error("lost:", err) }}
+	follow(t, o, func(t *testing.T, s *logged, f *Follower) {
+		s.record(session, 2)
+		seqs(t, f, 2)
+		body, _ := contract.EncodeError(&messages.SubscriptionOverflow{Capacity: 9})
+		s.mu.Lock()
+		s.streams[0].end <- &effectrpc.RemoteError{Body: body}
+		s.streams = nil
+		s.mu.Unlock()
+		s.record(session, 2)
+		step, err := f.Next(t.Context())
+		var overflow *messages.SubscriptionOverflow
+		if err != nil || step.Gap == nil || !errors.As(step.Gap.Cause, &overflow) {
+			t.Fatalf("got %+v, %v", step, err)
+		}
+		if got, _ := seqs(t, f, 2); !slices.Equal(got, []int64{3, 4}) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+func TestWhatTheServerSendsTwiceComesOnce(t *testing.T) {
+	follow(t, FollowOptions{Session: session}, func(t *testing.T, s *logged, f *Follower) {
+		s.twice = true
+		s.record(session, 3)
+		s.mu.Lock()
+		s.streams[0].events <- json.RawMessage(liveEvent)
+		s.mu.Unlock()
+		got, _ := seqs(t, f, 3)
+		step, err := f.Next(t.Context())
+		if !slices.Equal(got, upTo(3)) || err != nil || step.Event.Durable() {
+			t.Errorf("got %v, then %+v, %v", got, step, err)
+		}
+	})
+}
+
+func refused() error {
+	return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+}
+
+func TestTheServerIsLookedForAtGrowingIntervals(t *testing.T) {
+	var begun time.Time
+	var at []time.Duration
+	o := FollowOptions{Session: session, Patience: 30 * time.Second, Dial: func(context.Context) (*Client, error) {
+		at = append(at, time.Since(begun))
+		return nil, refused()
+	}}
+	follow(t, o, func(t *testing.T, s *logged, f *Follower) {
+		s.lose()
+		begun = time.Now()
+		_, err := f.Next(t.Context())
+		if !errors.Is(err, ErrConnectionLost) || !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("got %v", err)
+		}
+		var waits []time.Duration
+		last := time.Duration(0)
+		for _, d := range at {
+			waits = append(waits, d-last)
+			last = d
+		}
+		ms := time.Millisecond
+		want := []time.Duration{500 * ms, 750 * ms, 1125 * ms, 1687500 * time.Microsecond, 2531250 * time.Microsecond, 3796875 * time.Microsecond}
+		if len(waits) < 8 || !slices.Equal(waits[:6], want) || waits[6] != 5*time.Second || waits[7] != 5*time.Second {
+			t.Errorf("waited %v", waits)
+		}
+		if d := time.Since(begun); d != 30*time.Second || at[len(at)-1] != d {
+			t.Errorf("gave up after %s, last tried after %s", d, at[len(at)-1])
+		}
+	})
+}
+
+func TestOneMoreNextLooksOnceMore(t *testing.T) {
+	var back func(context.Context) (*Client, error)
+	o := FollowOptions{Session: session, Patience: time.Second, Dial: func(ctx context.Context) (*Client, error) {
+		if back == nil {
+			return nil, refused()
+		}
+		return back(ctx)
+	}}
+	follow(t, o, func(t *testing.T, s *logged, f *Follower) {
+		s.lose()
 		if _, err := f.Next(t.Context()); !errors.Is(err, ErrConnectionLost) {
 			t.Errorf("got %v", err)
 		}
+		s.record(session, 2)
+		back = s.dial
+		if got, gaps := seqs(t, f, 2); !slices.Equal(got, upTo(2)) || gaps != 1 {
+			t.Errorf("got %v with %d gaps", got, gaps)
+		}
 	})
 }
 
-func TestNothingIsMissedOrDoubledOverALoss(t *testing.T) {
-	lost := 0
-	o := FollowOptions{Session: session, Lost: func(err error) {
-		lost++
-		if !errors.Is(err, ErrConnectionLost) {
-			t.Errorf("lost by %v", err)
+func TestTheEndOfAContextEndsOnlyTheWaiting(t *testing.T) {
+	there := false
+	var s *logged
+	o := FollowOptions{Session: session, Dial: func(ctx context.Context) (*Client, error) {
+		if !there {
+			return nil, refused()
 		}
+		return s.dial(ctx)
 	}}
-	following(t, o, true, func(t *testing.T, l *log, f *Follower) {
-		l.add(session, 3)
-		steps(t, f, "3")
-		start := time.Now()
-		l.lose()
-		l.add(session, 4)
-		l.add(session, 5)
-		steps(t, f, "gap", "4", "5")
-		if d := time.Since(start); d != firstDelay || lost != 1 {
-			t.Errorf("after %s, lost %d times", d, lost)
+	follow(t, o, func(t *testing.T, server *logged, f *Follower) {
+		s = server
+		limited := func() context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			t.Cleanup(cancel)
+			return ctx
 		}
-		if want := []map[string]int64{{session: 2}, {session: 3}}; !reflect.DeepEqual(l.after, want) {
-			t.Errorf("subscribed after %v", l.after)
+		for range 2 { // with a connection, and without
+			if _, err := f.Next(limited()); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			s.lose()
 		}
-		l.add(session, 5) // once more, as a subscription may do behind a replay
-		l.add(session, 6)
-		steps(t, f, "6")
+		if err := f.Do(limited(), func(*Client) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a call: %v", err)
+		}
+		there = true
+		s.record(session, 1)
+		if got, _ := seqs(t, f, 1); !slices.Equal(got, upTo(1)) {
+			t.Errorf("got %v", got)
+		}
 	})
 }
 
-// A server that goes down ends its streams and refuses calls before it closes
-// its connections.
-func TestEveryWayOfGoingDownIsALoss(t *testing.T) {
-	for _, end := range []error{io.EOF, &effectrpc.Defect{Name: messages.RefusedShutdown, Message: "bye"}} {
-		following(t, FollowOptions{Session: session}, true, func(t *testing.T, l *log, f *Follower) {
-			l.live[0] <- end
-			steps(t, f, "gap")
-			l.add(session, 3)
-			steps(t, f, "3")
+func TestOnlyWhatMayPassIsTriedAgain(t *testing.T) {
+	for _, x := range []struct {
+		err   error
+		again bool
+	}{
+		{refused(), true},
+		{&effectrpc.StatusError{Status: 503}, true},
+		{&effectrpc.StatusError{Status: 429}, true},
+		{fmt.Errorf("connect: %w", &effectrpc.StatusError{Status: 502}), true},
+		{&messages.Refused{Name: messages.RefusedShutdown}, true},
+		{io.ErrUnexpectedEOF, true},
+		{context.DeadlineExceeded, true}, // of one attempt
+		{&effectrpc.StatusError{Status: 401}, false},
+		{&effectrpc.StatusError{Status: 404}, false},
+		{&messages.Refused{Name: messages.RefusedPosition}, false},
+		{&messages.SessionNotFound{SessionID: session}, false},
+		{errors.New("another version"), false},
+	} {
+		tried := 0
+		o := FollowOptions{Session: session, Patience: time.Second, Dial: func(context.Context) (*Client, error) {
+			tried++
+			return nil, x.err
+		}}
+		follow(t, o, func(t *testing.T, s *logged, f *Follower) {
+			s.lose()
+			_, err := f.Next(t.Context())
+			if !errors.Is(err, x.err) || (tried > 1) != x.again || errors.Is(err, ErrConnectionLost) != x.again {
+				t.Errorf("%v: tried %d times, got %v", x.err, tried, err)
+			}
 		})
 	}
 }
 
-func TestAFinalErrorIsFinal(t *testing.T) {
-	following(t, FollowOptions{Session: session}, true, func(t *testing.T, l *log, f *Follower) {
-		l.live[0] <- &effectrpc.Defect{Name: messages.RefusedPosition, Message: "no such position"}
+func TestAPositionThatIsGoneIsAnErrorAndNoGap(t *testing.T) {
+	follow(t, FollowOptions{Session: session}, func(t *testing.T, s *logged, f *Follower) {
+		s.record(session, 3)
+		seqs(t, f, 3)
+		s.lose()
+		s.mu.Lock()
+		s.logs[session] = 1 // another disk
+		s.mu.Unlock()
+		var err error
+		for err == nil { // a gap is told, then that nothing can be told of it
+			var step Step
+			if step, err = f.Next(t.Context()); err == nil && step.Gap == nil {
+				t.Fatalf("got %+v", step)
+			}
+		}
 		var refused *messages.Refused
-		if _, err := f.Next(t.Context()); !errors.As(err, &refused) || refused.Name != messages.RefusedPosition {
+		if !errors.As(err, &refused) || refused.Name != messages.RefusedPosition {
 			t.Errorf("got %v", err)
 		}
 	})
 }
 
-func TestASlowReaderGoesOnOverTheSameConnection(t *testing.T) {
-	for _, redials := range []bool{false, true} {
-		following(t, FollowOptions{Session: session}, redials, func(t *testing.T, l *log, f *Follower) {
-			l.add(session, 3)
-			steps(t, f, "3")
-			body, _ := contract.EncodeError(&messages.SubscriptionOverflow{Capacity: 4})
-			l.live[0] <- &effectrpc.RemoteError{Body: body}
-			s, err := f.Next(t.Context())
-			var overflow *messages.SubscriptionOverflow
-			if err != nil || s.Gap == nil || !errors.As(s.Gap.Cause, &overflow) {
-				t.Fatalf("%+v, %v", s, err)
+func TestAPromptIsSentAgainUnderItsIdAndRunsOnce(t *testing.T) {
+	follow(t, FollowOptions{Session: session}, func(t *testing.T, s *logged, f *Follower) {
+		s.mu.Lock()
+		s.breaks = contract.SessionPrompt
+		s.mu.Unlock()
+		p := messages.Prompt{SessionID: session, Text: "hi", ID: "mine"}
+		if err := f.Prompt(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if s.prompts["mine"] != 2 || !slices.Equal(s.admitted, []string{"mine"}) {
+			t.Errorf("arrived %v, admitted %v", s.prompts, s.admitted)
+		}
+		if err := f.Prompt(t.Context(), messages.Prompt{SessionID: session, Text: "hi"}); err == nil {
+			t.Error("a prompt without an id was sent")
+		}
+		step, err := f.Next(t.Context())
+		if err != nil || step.Gap == nil {
+			t.Errorf("the loss was not told: %+v, %v", step, err)
+		}
+	})
+}
+
+func TestOfAllSessionsNewOnesAreReadFromTheirBeginning(t *testing.T) {
+	const other, later = "ses_other", "ses_later"
+	follow(t, FollowOptions{}, func(t *testing.T, s *logged, f *Follower) {
+		s.record(session, 2)
+		s.record(other, 1)
+		seqs(t, f, 3)
+		s.lose()
+		s.mu.Lock()
+		delete(s.logs, other) // its position would be refused
+		s.mu.Unlock()
+		s.record(later, 2)
+		s.record(session, 1)
+		got := map[string][]int64{}
+		for range 4 {
+			step, err := f.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
 			}
-			l.add(session, 4)
-			steps(t, f, "4")
-			if len(l.clients) != 1 || l.after[1][session] != 3 {
-				t.Errorf("%d connections, after %v", len(l.clients), l.after)
+			if step.Gap == nil {
+				got[step.Event.Session] = append(got[step.Event.Session], step.Event.Seq)
 			}
-		})
-	}
-}
-
-func TestAServerIsLookedForAsTheStockClientDoes(t *testing.T) {
-	var at []time.Duration
-	var start time.Time
-	var l *log
-	o := FollowOptions{Session: session, Dial: func(ctx context.Context) (*Client, error) {
-		at = append(at, time.Since(start))
-		if len(at) < 8 {
-			return nil, fmt.Errorf("dial: %w", &effectrpc.StatusError{Status: http.StatusServiceUnavailable})
 		}
-		return l.connect(ctx)
-	}}
-	following(t, o, true, func(t *testing.T, server *log, f *Follower) {
-		l, start = server, time.Now()
-		l.lose()
-		steps(t, f, "gap")
-	})
-	want := []time.Duration{500 * time.Millisecond, 1250 * time.Millisecond, 2375 * time.Millisecond}
-	if len(at) != 8 || !slices.Equal(at[:3], want) || at[7]-at[6] != maxDelay {
-		t.Errorf("dialled after %v", at)
-	}
-}
-
-func TestPatienceEndsAndMayBeginAgain(t *testing.T) {
-	here := false
-	var l *log
-	o := FollowOptions{Session: session, Patience: 3 * time.Second, Dial: func(ctx context.Context) (*Client, error) {
-		if here {
-			return l.connect(ctx)
-		}
-		return nil, io.ErrUnexpectedEOF
-	}}
-	following(t, o, true, func(t *testing.T, server *log, f *Follower) {
-		l = server
-		l.lose()
-		start := time.Now()
-		_, err := f.Next(t.Context())
-		if d := time.Since(start); !errors.Is(err, ErrConnectionLost) || d != o.Patience {
-			t.Errorf("after %s: %v", d, err)
-		}
-		here = true
-		l.add(session, 3)
-		steps(t, f, "gap", "3")
-	})
-}
-
-func TestAServerThatRefusesIsNotLookedForAnyMore(t *testing.T) {
-	o := FollowOptions{Session: session, Dial: func(context.Context) (*Client, error) {
-		return nil, &effectrpc.StatusError{Status: http.StatusUnauthorized}
-	}}
-	following(t, o, true, func(t *testing.T, l *log, f *Follower) {
-		l.lose()
-		start := time.Now()
-		var status *effectrpc.StatusError
-		if _, err := f.Next(t.Context()); !errors.As(err, &status) || time.Since(start) != firstDelay {
-			t.Errorf("after %s: %v", time.Since(start), err)
+		if want := (map[string][]int64{session: {3}, later: {1, 2}}); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
 		}
 	})
 }
 
-func TestTheEndOfAContextEndsOnlyTheWait(t *testing.T) {
-	following(t, FollowOptions{Session: session}, true, func(t *testing.T, l *log, f *Follower) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		if _, err := f.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
-		cancel()
-		l.lose()
-		ctx, cancel = context.WithTimeout(t.Context(), firstDelay/2)
-		if _, err := f.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("while looking for the server:", err)
-		}
-		cancel()
-		l.add(session, 3)
-		steps(t, f, "gap", "3")
-	})
-}
-
-func TestAPromptIsSentAgainUnderItsId(t *testing.T) {
-	following(t, FollowOptions{Session: session}, true, func(t *testing.T, l *log, f *Follower) {
-		if err := f.Prompt(t.Context(), messages.Prompt{SessionID: session, Text: "x"}); err == nil {
-			t.Error("a prompt without an id could run twice")
-		}
-		l.mu.Lock()
-		l.loseWhen = contract.SessionPrompt
-		l.mu.Unlock()
-		if err := f.Prompt(t.Context(), messages.Prompt{SessionID: session, Text: "x", ID: "p1"}); err != nil {
-			t.Error(err)
-		}
-		if !slices.Equal(l.prompts, []string{"p1"}) || len(l.clients) != 2 {
-			t.Errorf("prompts %v over %d connections", l.prompts, len(l.clients))
-		}
-		l.add(session, 3)
-		steps(t, f, "gap", "3")
-	})
-}
-
-func TestOnlyWhatAFollowerDialledIsItsToClose(t *testing.T) {
-	following(t, FollowOptions{Session: session}, true, func(t *testing.T, l *log, f *Follower) {
-		l.lose()
-		steps(t, f, "gap")
-		f.Close()
-		<-l.clients[1].Done()
-		if _, err := f.Next(t.Context()); !errors.Is(err, effectrpc.ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
-		f.Close()
-	})
-	following(t, FollowOptions{Session: session}, true, func(t *testing.T, l *log, f *Follower) {
-		f.Close()
-		synctest.Wait()
-		select {
-		case <-l.clients[0].Done():
-			t.Error("closed the caller's connection")
-		default:
-		}
-	})
-}
-
-func TestSessionsMadeDuringALossAreReadFromTheirBeginning(t *testing.T) {
+func TestWithoutAWayBackALossIsTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const old, gone, young = "ses_old", "ses_gone", "ses_young"
-		l := newLog(t, old, gone)
-		l.add(old, 1)
-		l.add(gone, 1)
-		c, _ := l.connect(t.Context())
-		f, err := Follow(t.Context(), c, FollowOptions{Dial: l.connect})
+		s := newLogged(t)
+		c, _ := s.dial(t.Context())
+		defer c.Close()
+		f, err := Follow(t.Context(), c, FollowOptions{Session: session})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		l.add(gone, 2)
-		steps(t, f, "2")
-		l.lose()
-		l.mu.Lock()
-		delete(l.events, gone)
-		l.mu.Unlock()
-		l.add(young, 1)
-		steps(t, f, "gap", "1")
-		if want := (map[string]int64{young: 0}); !reflect.DeepEqual(l.after[1], want) {
-			t.Errorf("subscribed after %v", l.after[1])
+		s.lose()
+		for range 2 {
+			if _, err := f.Next(t.Context()); !errors.Is(err, ErrConnectionLost) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if err := f.Do(t.Context(), func(c *Client) error { _, err := c.Info(t.Context()); return err }); !errors.Is(err, ErrConnectionLost) {
+			t.Errorf("a call: %v", err)
 		}
 	})
 }
 
-func TestFollowingNeedsAServerThatIsThere(t *testing.T) {
-	c, s := serve(t, func(c *effectrpc.Call) { c.DieUnknownMethod() })
-	if f, err := Follow(soon(t), c, FollowOptions{Session: session}); err == nil {
+func TestAClosedFollowerGivesNothing(t *testing.T) {
+	follow(t, FollowOptions{Session: session}, func(t *testing.T, s *logged, f *Follower) {
+		s.record(session, 1)
 		f.Close()
-		t.Error("followed nothing")
-	}
-	s.Shutdown()
-	<-c.Done()
-	for _, o := range []FollowOptions{{Session: session}, {Session: session, Dial: func(context.Context) (*Client, error) { panic("dialled") }}} {
-		if _, err := Follow(soon(t), c, o); !errors.Is(err, ErrConnectionLost) {
+		f.Close()
+		if _, err := f.Next(t.Context()); !errors.Is(err, effectrpc.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
-	}
+	})
 }
 
-func TestEndpointsArePutRight(t *testing.T) {
-	for in, want := range map[string]string{
-		"ws://127.0.0.1:7433":         "ws://127.0.0.1:7433" + contract.Path,
-		"http://box:7433/":            "ws://box:7433" + contract.Path,
-		"https://box":                 "wss://box" + contract.Path,
-		"wss://box/rpc":               "wss://box/rpc",
-		"ws://[::1]:7433/other":       "ws://[::1]:7433/other",
-		"127.0.0.1:7433":              "",
-		"box":                         "",
-		"":                            "",
-		"ftp://box":                   "",
-		"ws://":                       "",
-		"ws:///rpc":                   "",
-		"ws://user@box":               "",
-		"ws://user:hunter2@box":       "",
-		"ws://box?token=hunter2":      "",
-		"ws://bad host":               "",
-		"ws://box:99999999999999/%zz": "",
-	} {
-		got, err := Endpoint(in)
-		if (want == "") != (err != nil) || got != want {
-			t.Errorf("%s: %q, %v", in, got, err)
+func TestFollowingBeginsOnlyWithAServerThatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newLogged(t)
+		c, _ := s.dial(t.Context())
+		defer c.Close()
+		s.lose()
+		if _, err := Follow(t.Context(), c, FollowOptions{Session: session, Dial: s.dial}); !errors.Is(err, ErrConnectionLost) {
+			t.Errorf("got %v", err)
 		}
-		if err != nil && strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("a secret in %v", err)
-		}
-	}
-}
-
-func TestABlobComesInPieces(t *testing.T) {
-	const whole = "abcdef"
-	c, _ := serve(t, func(c *effectrpc.Call) {
-		var q messages.GetBlob
-		if err := json.Unmarshal(c.Payload(), &q); err != nil {
-			t.Error(err)
-		}
-		if q.Blob == "stuck" {
-			c.Succeed(json.RawMessage(`{"data":"","more":true}`))
-			return
-		}
-		end := min(q.Offset+4, int64(len(whole)))
-		b, err := json.Marshal(messages.BlobPiece{Data: []byte(whole[q.Offset:end]), More: end < int64(len(whole))})
-		if err != nil {
-			t.Error(err)
-		}
-		c.Succeed(b)
 	})
-	if b, err := c.Blob(soon(t), session, "b"); err != nil || string(b) != whole {
-		t.Errorf("%q, %v", b, err)
-	}
-	if _, err := c.Blob(soon(t), session, "stuck"); err == nil {
-		t.Error("a blob without an end has ended")
-	}
-}
-
-func TestExecHandsOutputOnAndReturnsTheExit(t *testing.T) {
-	c, _ := serve(t, func(c *effectrpc.Call) {
-		values := []json.RawMessage{json.RawMessage(`{"stream":"stdout","data":"YQ=="}`), json.RawMessage(`{"stream":"stderr","data":"Yg=="}`), json.RawMessage(`{"exitCode":3}`)}
-		c.Stream(func(context.Context, effectrpc.Batch) ([]json.RawMessage, error) { return values, io.EOF })
-	})
-	var got []string
-	last, err := c.Exec(soon(t), messages.ExecSandbox{SandboxID: "s", Argv: []string{"x"}}, func(o messages.ExecOutput) {
-		got = append(got, fmt.Sprint(o.Stream, string(o.Data)))
-	})
-	if err != nil || last.ExitCode == nil || *last.ExitCode != 3 || !slices.Equal(got, []string{"stdouta", "stderrb"}) {
-		t.Errorf("%v, %+v, %v", got, last, err)
-	}
-	c, _ = serve(t, func(c *effectrpc.Call) {
-		c.Stream(func(context.Context, effectrpc.Batch) ([]json.RawMessage, error) { return nil, io.EOF })
-	})
-	if _, err := c.Exec(soon(t), messages.ExecSandbox{SandboxID: "s", Argv: []string{"x"}}, nil); err == nil {
-		t.Error("a command without an exit succeeded")
-	}
 }
