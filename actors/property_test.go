@@ -73,6 +73,9 @@ func TestSessionsKeepTheirPromises(t *testing.T) {
 			"parallel":      d.parallel,
 			"retire":        d.retire,
 			"reboot":        d.reboot,
+			"wake":          d.wakeStep,
+			"mend":          d.mend,
+			"rename":        d.rename,
 			"rest":          d.rest,
 		})
 		d.rest(rt)
@@ -533,6 +536,38 @@ func (d *driver) parallel(rt *rapid.T) {
 
 func (d *driver) retire(rt *rapid.T) {
 	d.system.guardian.Tell(retireSession{d.some(rt).id})
+}
+
+func (d *driver) wakeStep(rt *rapid.T) {
+	s := d.some(rt)
+	d.system.guardian.Tell(toSession{s.id, wakeQueued{}})
+	d.calm(s)
+}
+
+// mend takes the session out of memory while its log is looked at, unless it
+// works.
+func (d *driver) mend(rt *rapid.T) {
+	s := d.some(rt)
+	busy := !d.calm(s)
+	_, err := d.answered(d.system.guardian.request(messages.Check{SessionID: s.id, Repair: true}))
+	var works *messages.SessionBusy
+	switch {
+	case err == nil:
+		s.thrownAway()
+	case !errors.As(err, &works) || !busy && !s.unsure:
+		rt.Fatalf("busy %v, and mending says %v", busy, err)
+	}
+	d.calm(s)
+}
+
+func (d *driver) rename(rt *rapid.T) {
+	s := d.some(rt)
+	d.n++
+	title := fmt.Sprintf("title %d", d.n)
+	v, err := d.to(s.id, messages.Rename{SessionID: s.id, Title: title})
+	if err == nil && v.(messages.SessionInfo).Title != title {
+		rt.Fatalf("renamed to %q, it says %+v", title, v)
+	}
 }
 
 // reboot ends the process, with or without settling, and starts another on
