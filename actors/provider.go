@@ -237,7 +237,10 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 			default:
 				tell(answered{s})
 			}
-			end, again = &ev, ev.Failure != nil && ev.Failure.Retryable && !started
+			// A rate limit is the hold's matter, and the session's: they know
+			// how long to wait.
+			f := ev.Failure
+			end, again = &ev, f != nil && f.Retryable && f.Type != messages.FailRateLimit && !started
 			return
 		}
 		s.emit(ev)

@@ -441,3 +441,20 @@ func TestRetriesBelowTheTurnAreCounted(t *testing.T) {
 		}
 	})
 }
+
+func TestRateLimitsAreNotRetriedBelowTheTurn(t *testing.T) {
+	d := &playedDialect{}
+	d.answer = func(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent)) {
+		toldToWait(30*time.Second, emit)
+	}
+	inConnection(t, d, func(r *connRig) {
+		ends := 0
+		req := &messages.Request{MessageID: "x", Model: messages.Model{ID: "m"}, Options: messages.RequestOptions{HTTPRetries: 2}}
+		r.conn.Stream(r.t.Context(), req, func(messages.StreamEvent) { ends++ })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(d.requests()); n != 1 || ends != 1 {
+			t.Errorf("%d requests, %d ends", n, ends)
+		}
+	})
+}

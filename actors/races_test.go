@@ -447,3 +447,34 @@ func TestAServerDoesNotGrow(t *testing.T) {
 		t.Errorf("%d calls too many", n)
 	}
 }
+
+func TestTheQueueOfASessionIsBounded(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	r.prompt(id, "begin", messages.Steer)
+	a := r.model.next(t)
+	a.start()
+	const more = 200
+	var waits []func(context.Context) (any, error)
+	for i := range maxQueued + more { // all at once, so that most are being looked up
+		waits = append(waits, r.system.guardian.request(toSession{id, messages.Prompt{SessionID: id, Text: "x", ID: "q-" + strconv.Itoa(i), Delivery: messages.FollowUp}}))
+	}
+	refused := 0
+	for _, wait := range waits {
+		_, err := wait(r.ctx)
+		var busy *messages.Refused
+		switch {
+		case errors.As(err, &busy) && busy.Name == messages.RefusedBusy:
+			refused++
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+	if refused != more {
+		t.Errorf("%d of %d prompts were refused, want %d", refused, len(waits), more)
+	}
+	if _, err := r.to(id, messages.Interrupt{SessionID: id, ClearQueue: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(id)
+}

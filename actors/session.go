@@ -449,7 +449,11 @@ func (s *session) prompt(p messages.Prompt, reply Reply) {
 		reply.Send(nil, err)
 		return
 	}
-	if len(s.led.inbox) >= maxQueued {
+	waiting := len(s.led.inbox)
+	for _, n := range s.checking {
+		waiting += n
+	}
+	if waiting >= maxQueued {
 		reply.Send(nil, &messages.Refused{Name: messages.RefusedBusy, Message: "too many prompts wait in this session; wait for some to finish, or clear its queue"})
 		return
 	}

@@ -181,7 +181,7 @@ const maxStarts = 3
 // wakeQueued begins with the prompts that wait, as after a restart of the
 // server that was told to.
 func (s *session) wakeQueued() {
-	if s.phase != idle || len(s.led.next(true)) == 0 {
+	if s.closing || s.phase != idle || len(s.led.next(true)) == 0 {
 		return
 	}
 	if s.led.crashes < maxStarts {
