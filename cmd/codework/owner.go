@@ -283,7 +283,8 @@ func untilIdle(ctx context.Context, o running, door *door, loads <-chan actors.L
 	defer idle.Stop()
 	var now actors.Load
 	leaving := o.Takeover()
-	takeover := false
+	takeover, worked := false, false
+	var parting <-chan time.Time
 	for {
 		select {
 		case now = <-loads:
@@ -293,6 +294,11 @@ func untilIdle(ctx context.Context, o running, door *door, loads <-chan actors.L
 			}
 		case <-leaving:
 			takeover, leaving = true, nil
+			for len(loads) > 0 { // what was told before counts
+				now = <-loads
+			}
+		case <-parting:
+			return nil
 		case <-idle.C:
 			if door.closeIfEmpty() {
 				return nil
@@ -303,11 +309,21 @@ func untilIdle(ctx context.Context, o running, door *door, loads <-chan actors.L
 		case <-o.Failed():
 			return errors.New("the actors of this process cannot go on; the log says why")
 		}
-		if takeover && now.Busy == 0 {
+		switch {
+		case !takeover:
+		case now.Busy > 0:
+			worked, parting = true, nil
+		case !worked || now.Clients == 0:
 			return nil
+		case parting == nil:
+			parting = time.After(partingTime)
 		}
 	}
 }
+
+// partingTime is how long an owner that hands over stays after its work is done,
+// for clients that still read how it ended.
+const partingTime = time.Second
 
 // firstClient is how long an owner waits for the client that started it.
 const firstClient = 5 * time.Second

@@ -135,8 +135,33 @@ func TestAnOwnerWithoutWorkEnds(t *testing.T) {
 			close(tr.takeover)
 			l <- actors.Load{Clients: 1, Busy: 1}
 			time.Sleep(30 * s)
+			l <- client // it reads how the work ended
+		}, 31*s + partingTime},
+		{"handed over, busy, its client leaves", 5 * s, func(tr tree, _ *door, l chan<- actors.Load, _ func()) {
+			l <- actors.Load{Clients: 1, Busy: 1}
+			time.Sleep(s)
+			close(tr.takeover)
+			time.Sleep(30 * s)
 			l <- client
-		}, 31 * s},
+			time.Sleep(partingTime / 2)
+			l <- nobody
+		}, 31*s + partingTime/2},
+		{"handed over, busy again", 5 * s, func(tr tree, _ *door, l chan<- actors.Load, _ func()) {
+			l <- actors.Load{Clients: 1, Busy: 1}
+			close(tr.takeover)
+			time.Sleep(s)
+			l <- client
+			time.Sleep(partingTime / 2)
+			l <- actors.Load{Clients: 1, Busy: 1}
+			time.Sleep(10 * s)
+			l <- nobody
+		}, 11*s + partingTime/2},
+		{"handed over in the moment work begins", 5 * s, func(tr tree, _ *door, l chan<- actors.Load, _ func()) {
+			l <- busy
+			close(tr.takeover) // perhaps heard first
+			time.Sleep(s)
+			l <- nobody
+		}, s},
 	} {
 		took, err := owning(t, c.grace, c.play)
 		if took != c.want || err != nil {
