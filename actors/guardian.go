@@ -128,10 +128,10 @@ func (g *guardian) Receive(me *Self, m any) {
 	case leaveLocal:
 		for _, s := range g.sessions {
 			if s.retiring {
-				s.held = append(s.held, heldMessage{m: clientGone{m.conn}})
+				s.held = append(s.held, heldMessage{m: clientGone(m)})
 				continue
 			}
-			s.ref.Tell(clientGone{m.conn})
+			s.ref.Tell(clientGone(m))
 		}
 	case connectionTo:
 		g.connect(me, m)
