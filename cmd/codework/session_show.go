@@ -248,11 +248,7 @@ func newSessionExport(g *global) *cobra.Command {
 				if format == "json" {
 					return json.NewEncoder(g.out).Encode(conversation{Session: info, Entries: entries})
 				}
-				text := markdown(info, entries)
-				if terminal(g.out) {
-					text = plainText(text)
-				}
-				_, err = io.WriteString(g.out, text)
+				_, err = io.WriteString(g.out, markdown(info, entries))
 				return err
 			})
 		},
@@ -262,7 +258,8 @@ func newSessionExport(g *global) *cobra.Command {
 }
 
 // markdown writes a conversation down. What tools were given and gave is in
-// fences that nothing inside can close.
+// fences that nothing inside can close. Control characters are left out: such
+// a file is read in terminals too, and the JSON has everything.
 func markdown(info messages.SessionInfo, entries []messages.Message) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\nSession `%s`", oneLine(info.Title), info.ID)
@@ -288,7 +285,7 @@ func markdown(info messages.SessionInfo, entries []messages.Message) string {
 			b.WriteString("\n*Stopped here.*\n")
 		}
 	}
-	return b.String()
+	return plainText(b.String())
 }
 
 func markdownPart(b *strings.Builder, p messages.Part) {
