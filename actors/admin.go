@@ -152,15 +152,17 @@ func (g *guardian) fork(me *Self, m messages.Fork) {
 		me.Answer(nil, errDraining)
 		return
 	}
-	reply, st := me.TakeReply(), g.config.Store
+	reply, st, publish := me.TakeReply(), g.config.Store, g.deps.publish
 	me.Go(func(ctx context.Context) any {
-		info, err := forkOf(ctx, st, m)
+		info, err := forkOf(ctx, st, publish, m)
 		reply.Send(info, err)
 		return nil
 	})
 }
 
-func forkOf(ctx context.Context, st Store, m messages.Fork) (messages.SessionInfo, error) {
+// forkOf writes the new session and tells readers of it, before anybody can
+// prompt it.
+func forkOf(ctx context.Context, st Store, publish func([]messages.Event), m messages.Fork) (messages.SessionInfo, error) {
 	led, snap, err := readLedger(ctx, st, m.SessionID)
 	if err != nil {
 		return messages.SessionInfo{}, err
@@ -194,8 +196,12 @@ func forkOf(ctx context.Context, st Store, m messages.Fork) (messages.SessionInf
 	e := messages.Event{ID: messages.NewEventID(), Type: messages.EventForked, Session: rec.ID, Seq: base + 1,
 		Data: encode(messages.EventData{Timestamp: now, SessionID: rec.ID, SourceSessionID: m.SessionID, SourceEntryID: at,
 			BaseSeq: &base, Entries: &messages.Part{Type: messages.PartText, Blob: blob, Bytes: int64(len(copied))}})}
-	err = commit(ctx, st, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: []messages.Event{e}})
-	return infoOf(rec), err
+	events := []messages.Event{e}
+	if err := commit(ctx, st, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: events}); err != nil {
+		return messages.SessionInfo{}, err
+	}
+	publish(events)
+	return infoOf(rec), nil
 }
 
 // readLedger folds a session's log.
