@@ -68,7 +68,7 @@ type object = map[string]any
 // events reads a subscription in the background.
 func events(t testing.TB, c *effectrpc.Client, payload any) <-chan messages.Event {
 	t.Helper()
-	s, err := c.Stream(soon(t), contract.EventSubscribe, payload)
+	s, err := c.Stream(context.Background(), contract.EventSubscribe, payload) // ends with the connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -519,17 +519,23 @@ func TestACallersWorldTravelsWithItsPrompts(t *testing.T) {
 	must[any](t, remote, contract.SessionWait, object{"sessionId": info.ID})
 }
 
-func TestPromptsFullOfMarkupDoNotEndSubscriptions(t *testing.T) {
+// TestPromptsFullOfMarkupDoNotGrow guards the limit of a frame: with escapes
+// as for HTML, a prompt far below it makes an event that ends every
+// subscription.
+func TestPromptsFullOfMarkupDoNotGrow(t *testing.T) {
 	r := newRig(t)
 	c := r.dial(t, false)
 	evs := events(t, c, object{})
 	id := r.create()
-	text := strings.Repeat("<&>", 2<<20/3*2) // 4 MiB, six times that with escapes
+	text := strings.Repeat("<&>", 20_000)
 	must[any](t, c, contract.SessionPrompt, object{"sessionId": id, "text": text})
 	r.model.next(t).answer("ok")
 	e := untilType(t, evs, messages.EventPromptPromoted)
 	if d, err := e.Decode(); err != nil || d.Prompt.Text != text {
 		t.Errorf("the prompt came as something else (%v)", err)
+	}
+	if n := len(e.Data); n > len(text)+1000 {
+		t.Errorf("a prompt of %d bytes made an event of %d", len(text), n)
 	}
 	untilType(t, evs, messages.EventExecutionSucceeded)
 }
