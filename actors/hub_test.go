@@ -223,11 +223,11 @@ func positions(t testing.TB, r *reader, until int64) (seqs []int64, types []stri
 // random moment of a running session, from a random position.
 func TestAReaderWithAPositionMissesNothingAndGetsNothingTwice(t *testing.T) {
 	hub := spawnHub(t)
-	const total = 600
-	for round := range 20 {
+	const total = 300
+	for round := range 12 {
 		rnd := rand.New(rand.NewPCG(uint64(round), 1))
 		l := newLogged(t)
-		before := rnd.IntN(400)
+		before := rnd.IntN(200)
 		if before > 0 {
 			l.append(before)
 		}

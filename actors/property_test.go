@@ -27,7 +27,7 @@ var long = flag.Bool("actors.long", false, "run the long form of the property te
 
 // Rounds of the property test, each of some thirty steps.
 const (
-	shortRounds = "25"
+	shortRounds = "20"
 	longRounds  = "3000"
 )
 
