@@ -17,6 +17,7 @@ import (
 
 // eachProtocol runs a test over both wires, each in a world of its own.
 func eachProtocol(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Parallel()
 	for name, protocol := range protocols {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
