@@ -177,7 +177,7 @@ func (g *global) serverProblem(err error, token bool) error {
 		return says("start one there with: codework serve", "nobody listens on %s", address)
 	case errors.As(err, &name):
 		return says("check the name, and that this machine has a network", "the name %s cannot be resolved", host)
-	case errors.As(err, &notTLS):
+	case errors.As(err, &notTLS), errors.Is(err, http.ErrSchemeMismatch):
 		return says("use ws:// instead of wss://, or a proxy that speaks TLS", "what listens on %s does not speak TLS", address)
 	case errors.As(err, &unknown), errors.As(err, &wrongName), errors.As(err, &invalid):
 		return says("", "the certificate of %s is not good: %w", address, err)

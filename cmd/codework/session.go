@@ -209,16 +209,16 @@ func aligned(rows [][]string, room int) string {
 		}
 	}
 	for _, r := range rows {
-		left := room
+		line, left := "", room
 		for i, cell := range r[:len(r)-1] {
-			fmt.Fprintf(&b, "%-*s  ", widths[i], cell)
+			line += fmt.Sprintf("%-*s  ", widths[i], cell)
 			left -= widths[i] + 2
 		}
 		last := []rune(r[len(r)-1])
 		if left > 1 && len(last) > left {
 			last = append(last[:left-1], '…')
 		}
-		b.WriteString(strings.TrimRight(string(last), " ") + "\n")
+		b.WriteString(strings.TrimRight(line+string(last), " ") + "\n")
 	}
 	return b.String()
 }
@@ -248,6 +248,8 @@ func plainText(s string) string {
 		switch {
 		case r == '\n' || r == '\t':
 			return r
+		case r == '\u2028' || r == '\u2029':
+			return '\n'
 		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
 			return -1
 		}
