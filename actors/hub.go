@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 
 	"codework/messages"
@@ -21,6 +23,9 @@ const subscriberQueue = 4096
 type hub struct{ subs map[*subscription]bool }
 
 type (
+	// lastEvents ends all subscriptions behind what they still hold; the answer
+	// are those that were there.
+	lastEvents  struct{}
 	publish     struct{ events []messages.Event }
 	subscribe   struct{ sub *subscription }
 	unsubscribe struct{ sub *subscription }
@@ -51,6 +56,12 @@ func (h *hub) Receive(me *Self, m any) {
 	case unsubscribe:
 		delete(h.subs, m.sub)
 		m.sub.end(io.EOF)
+	case lastEvents:
+		subs := slices.Collect(maps.Keys(h.subs))
+		for _, s := range subs {
+			s.end(errStopped)
+		}
+		me.Answer(subs, nil)
 	case Stopped:
 		for s := range h.subs {
 			s.end(errStopped)
@@ -78,11 +89,13 @@ type subscription struct {
 	mu    sync.Mutex // guards what follows
 	queue []*published
 	err   error         // ends the subscription once the queue is empty
+	over  bool          // the reader has been told of the end
+	done  chan struct{} // closed then
 	wake  chan struct{} // holds one: the queue or err changed
 }
 
 func newSubscription(session string) *subscription {
-	return &subscription{session: session, wake: make(chan struct{}, 1)}
+	return &subscription{session: session, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // offer queues an event; false means the reader has been cut off.
@@ -135,6 +148,10 @@ func (s *subscription) next(ctx context.Context, n int) ([]*published, error) {
 			return batch, nil
 		}
 		err := s.err
+		if err != nil && !s.over {
+			s.over = true
+			close(s.done)
+		}
 		s.mu.Unlock()
 		if err != nil {
 			return nil, err

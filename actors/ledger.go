@@ -174,6 +174,17 @@ func (l *ledger) queued() []messages.QueuedPrompt {
 	return q
 }
 
+// waiting tells whether a prompt waits, and whether its admission is still on
+// its way to the disk.
+func (l *ledger) waiting(id string) (queued, arriving bool) {
+	for _, in := range l.inbox {
+		if in.id == id {
+			return true, in.unwritten
+		}
+	}
+	return false, false
+}
+
 // ready says that the admission of a prompt is on disk.
 func (l *ledger) ready(id string) {
 	for i := range l.inbox {

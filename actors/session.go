@@ -72,7 +72,6 @@ type session struct {
 	now time.Time // of the message being handled
 
 	phase   phase
-	fault   error  // why it is broken
 	epoch   uint64 // of the state in memory: answers to an older one are dropped
 	held    []held // what came while loading
 	led     *ledger
@@ -182,7 +181,9 @@ func (s *session) Receive(me *Self, m any) {
 				s.rests(s.id, true)
 				return
 			}
-			me.Answer(nil, s.fault)
+			// Whatever stood in the way may be gone: the log is read again.
+			s.held = append(s.held, held{m, me.TakeReply()})
+			s.load()
 		default:
 			s.handle(m)
 		}
@@ -330,7 +331,7 @@ func (s *session) opened(m loaded) {
 // breakDown refuses everything with err and asks to be unloaded, so that the
 // next message tries anew.
 func (s *session) breakDown(err error) {
-	s.phase, s.fault = broken, err
+	s.phase = broken
 	if s.out.running {
 		// Not even the end of the work can be written. It is told all the same.
 		s.out.live(s.unrecordedEnd(err))
@@ -545,13 +546,15 @@ func (s *session) admit(c checked) {
 	if c.err == nil && !c.known && s.led.taken(c.prompt.ID) {
 		c.err = &messages.PromptConflict{SessionID: s.id, MessageID: c.prompt.ID}
 	}
-	if c.err != nil {
+	queued, arriving := s.led.waiting(c.prompt.ID)
+	if (c.err != nil || c.known) && !arriving {
 		s.claims.dropFor(c.prompt.ID, s.id)
+	}
+	if c.err != nil {
 		c.reply.Send(nil, c.err)
 		return
 	}
-	if c.known {
-		s.claims.dropFor(c.prompt.ID, s.id)
+	if c.known && !queued {
 		s.out.whenDurable(s.out.mark(), func(err error) { c.reply.Send(nil, err) })
 		return
 	}
@@ -560,6 +563,17 @@ func (s *session) admit(c checked) {
 	}
 	if c.prompt.Bound != "" {
 		s.clients[c.prompt.Bound] = true
+		s.bound[c.prompt.ID] = c.prompt.Bound
+	}
+	if c.known {
+		// It waits since before a crash, say: who repeats it wants it done.
+		s.out.whenDurable(s.out.mark(), func(err error) {
+			c.reply.Send(nil, err)
+			if queued, _ := s.led.waiting(c.prompt.ID); err == nil && queued {
+				s.awake()
+			}
+		})
+		return
 	}
 	then := func(err error) {
 		s.claims.dropFor(c.prompt.ID, s.id)
@@ -571,11 +585,7 @@ func (s *session) admit(c checked) {
 	}
 	s.append(write{prompt: &c, record: true}, then, record{messages.EventPromptAdmitted,
 		messages.EventData{MessageID: c.prompt.ID, Prompt: &c.body, Delivery: c.prompt.Delivery}})
-	in := &s.led.inbox[len(s.led.inbox)-1]
-	in.unwritten = true
-	if c.prompt.Bound != "" {
-		s.bound[c.prompt.ID] = c.prompt.Bound
-	}
+	s.led.inbox[len(s.led.inbox)-1].unwritten = true
 	s.tellState()
 }
 

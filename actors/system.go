@@ -152,10 +152,32 @@ func (s *System) handover(ctx context.Context) (messages.Handover, error) {
 
 // Settle refuses new work, interrupts what runs as a shutdown and waits for
 // it to be recorded, or for ctx.
+//
+// Readers get the events up to there, if they read: those that do not are not
+// waited for.
 func (s *System) Settle(ctx context.Context) error {
-	_, err := Ask[any](ctx, s.guardian, drain{})
-	return err
+	if _, err := Ask[any](ctx, s.guardian, drain{}); err != nil {
+		return err
+	}
+	subs, err := Ask[[]*subscription](ctx, s.hub, lastEvents{})
+	if err != nil {
+		return err
+	}
+	late := time.After(lastWords)
+	for _, sub := range subs {
+		select {
+		case <-sub.done:
+		case <-late:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
+
+// lastWords is how long readers have at the end to take what they still get.
+const lastWords = time.Second
 
 // Shutdown stops every actor and all they started, and waits for that, or for
 // ctx.

@@ -225,11 +225,15 @@ func (g *global) takeHome(ctx context.Context, p home.Paths) error {
 	if err == nil || !g.sendAway(ctx, p) {
 		return err
 	}
-	limit, cancel := context.WithTimeout(ctx, startLimit)
+	limit, cancel := context.WithTimeout(ctx, leaveLimit)
 	defer cancel()
 	_, err = p.Acquire(limit, nil)
 	return err
 }
+
+// leaveLimit is how long an owner that has nothing to do may take to end. One
+// without a socket, which nobody can ask, is waited for no longer.
+const leaveLimit = 2 * time.Second
 
 // sendAway asks an owner without work to end, and tells whether it will.
 func (g *global) sendAway(ctx context.Context, p home.Paths) bool {
