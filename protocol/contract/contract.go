@@ -257,7 +257,7 @@ func loginKeys(payload json.RawMessage, provider string) error {
 	}
 	for _, k := range keys {
 		if _, ok := p.Credentials[k]; !ok {
-			return fmt.Errorf("Missing key\n  at [\"credentials\"][%q]", k)
+			return payloadErrorf("Missing key\n  at [\"credentials\"][%q]", k)
 		}
 	}
 	return nil
@@ -286,6 +286,14 @@ func sessionID(id string) error {
 	return nil
 }
 
+// payloadError says what is wrong with a payload, in the words of the library
+// whose clients show it: these begin with a capital.
+type payloadError string
+
+func (e payloadError) Error() string { return string(e) }
+
+func payloadErrorf(format string, a ...any) error { return payloadError(fmt.Sprintf(format, a...)) }
+
 // decodeObject decodes a payload: an object whose known keys have values of
 // the right type, none of them null, with the required ones there.
 func decodeObject(payload json.RawMessage, into any, required []string) error {
@@ -295,7 +303,7 @@ func decodeObject(payload json.RawMessage, into any, required []string) error {
 	}
 	for _, k := range required {
 		if _, ok := keys[k]; !ok {
-			return fmt.Errorf("Missing key\n  at [%q]", k)
+			return payloadErrorf("Missing key\n  at [%q]", k)
 		}
 	}
 	t := reflect.TypeOf(into).Elem()
@@ -306,7 +314,7 @@ func decodeObject(payload json.RawMessage, into any, required []string) error {
 	if err := json.Unmarshal(payload, into); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
-			return fmt.Errorf("Expected %s, got %s\n  at [%q]", wrong.Type, wrong.Value, wrong.Field)
+			return payloadErrorf("Expected %s, got %s\n  at [%q]", wrong.Type, wrong.Value, wrong.Field)
 		}
 		return errors.New("payload does not decode")
 	}
@@ -324,11 +332,11 @@ var neverEmpty = map[reflect.Type]bool{
 func noVoids(raw json.RawMessage, t reflect.Type, at string) error {
 	switch string(bytes.TrimSpace(raw)) {
 	case "null":
-		return fmt.Errorf("Expected a value, got null\n  at [%s]", at)
+		return payloadErrorf("Expected a value, got null\n  at [%s]", at)
 	case `""`:
 		// An absolute path is not empty either.
 		if neverEmpty[t] || strings.HasSuffix(at, `"hostDir"`) {
-			return fmt.Errorf("Expected a value, got an empty string\n  at [%s]", at)
+			return payloadErrorf("Expected a value, got an empty string\n  at [%s]", at)
 		}
 	}
 	if t.Kind() == reflect.Pointer {
