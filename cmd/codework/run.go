@@ -345,6 +345,11 @@ func (f *runFlags) open(ctx context.Context, c *client.Client, remote bool) (mes
 		}
 		id = list[0].ID
 	}
+	if id != "" {
+		if id, err = findSession(ctx, c, id); err != nil {
+			return messages.SessionInfo{}, err
+		}
+	}
 	switch {
 	case id != "" && runtime != nil:
 		return c.Configure(ctx, id, *runtime)

@@ -38,6 +38,9 @@ func (g *global) attach(ctx context.Context, c *client.Client, info messages.Ses
 			for _, m := range h.Entries {
 				v.entry(m)
 			}
+			if n := len(h.Entries); n > 0 && h.Entries[n-1].Role == messages.RoleUser {
+				v.rule("answer") // which follows
+			}
 		}
 	}
 	notice := func(text string) {

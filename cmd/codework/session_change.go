@@ -28,7 +28,7 @@ wait does.`,
 					return err
 				}
 				if !stopped {
-					return g.done("%s does not work", info.ID)
+					return g.done("%s has nothing to interrupt", info.ID)
 				}
 				return g.done("interrupted %s", info.ID)
 			})
