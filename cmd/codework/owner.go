@@ -358,11 +358,12 @@ func (d *door) guard(h http.Handler) http.Handler {
 	})
 }
 
-// headerLimit is how long a client may take to say what it wants.
+// headerLimit is how long a client may take to say what it wants, also after it
+// was turned away: otherwise a page could hold connections for ever.
 const headerLimit = 10 * time.Second
 
 func serveHTTP(l net.Listener, h http.Handler) *http.Server {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerLimit}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerLimit, IdleTimeout: headerLimit}
 	go func() { _ = srv.Serve(l) }() // ends with Close
 	return srv
 }
