@@ -256,7 +256,7 @@ func promptHash(p messages.PromptBody, d messages.Delivery) string {
 // keptText is what stays of a stopped message: its text, never thinking or
 // calls. Without text nothing stays.
 func keptText(parts []messages.Part) []messages.Part {
-	var kept []messages.Part
+	kept := []messages.Part{} // none is an empty list for clients, never null
 	for _, p := range parts {
 		if p.Type == messages.PartText && p.Text != "" {
 			kept = append(kept, messages.Part{Type: messages.PartText, Text: p.Text})
