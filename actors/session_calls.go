@@ -40,7 +40,9 @@ func (s *session) history(m messages.GetHistory) (messages.History, error) {
 		}
 		first--
 	}
-	return messages.History{Entries: slices.Clone(entries[first:]), More: first > 0, Seq: s.led.seq}, nil
+	// No entries are an empty list for clients, never null.
+	page := append([]messages.Message{}, entries[first:]...)
+	return messages.History{Entries: page, More: first > 0, Seq: s.led.seq}, nil
 }
 
 // entrySize is about what an entry takes in JSON.
