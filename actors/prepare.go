@@ -196,7 +196,7 @@ func (w *Workshop) tools(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 		return &messages.Failure{Type: messages.FailStateSnapshot, Message: err.Error()}
 	}
 	if p := plugins["codework.prompt.instruction"]; p.Enabled == nil || *p.Enabled {
-		found, err := prompt.ReadInstructions(ctx, mount, prompt.Options{Home: w.Home, Host: true})
+		found, err := prompt.ReadInstructions(ctx, mount, prompt.Options{Home: w.Home, Host: true, Linked: q.Session.HostDir})
 		if err != nil {
 			return &messages.Failure{Type: messages.FailSandboxFiles, Message: err.Error()}
 		}

@@ -55,6 +55,9 @@ type Options struct {
 	// Host tells that the mount is this machine itself: then files of other
 	// users are left out.
 	Host bool
+	// Linked is another folder of the same sandbox whose project the session
+	// belongs to; its files go before those of the working directory.
+	Linked string
 }
 
 // Instructions are the instruction files of a session.
@@ -70,12 +73,11 @@ type Instructions struct {
 // error means only that ctx ended.
 func ReadInstructions(ctx context.Context, m sandboxes.Mount, o Options) (Instructions, error) {
 	r := reader{ctx: ctx, mount: m, host: o.Host}
-	dirs := []string{path.Clean(m.Dir())}
-	for dir := dirs[0]; dir != "/" && dir != "." && len(dirs) < maxDepth; {
-		dir = path.Dir(dir)
-		dirs = append(dirs, dir)
-	}
+	dirs := upwards(m.Dir())
 	worktree, checkout := r.nested(dirs)
+	if o.Linked != "" && path.Clean(o.Linked) != dirs[0] {
+		dirs = append(dirs, upwards(o.Linked)...)
+	}
 	r.folders(dirs)
 	if err := ctx.Err(); err != nil {
 		return Instructions{}, err
@@ -108,6 +110,16 @@ func ReadInstructions(ctx context.Context, m sandboxes.Mount, o Options) (Instru
 		out.Text = leadIn + b.String()
 	}
 	return out, nil
+}
+
+// upwards are a folder and those above it, innermost first.
+func upwards(dir string) []string {
+	dirs := []string{path.Clean(dir)}
+	for dir := dirs[0]; dir != "/" && dir != "." && len(dirs) < maxDepth; {
+		dir = path.Dir(dir)
+		dirs = append(dirs, dir)
+	}
+	return dirs
 }
 
 // found is an instruction file.
