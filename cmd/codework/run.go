@@ -309,9 +309,17 @@ func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messag
 		}
 	}
 	if f.detach {
-		return w, w.leave(ctx, p, g)
+		err = w.leave(ctx, p, g)
+	} else {
+		err = w.follow(ctx, p, f.timeout)
 	}
-	return w, w.follow(ctx, p, f.timeout)
+	var refused *messages.Refused
+	if f.session == "" && !f.latest && !w.admitted && errors.As(err, &refused) && refused.Name == messages.RefusedBusy {
+		// Its session would stay empty, and count. That it cannot be removed
+		// is no news beside the refusal.
+		_ = c.Delete(ctx, info.ID, false)
+	}
+	return w, err
 }
 
 // takeBack takes a prompt out of the queue and tells whether it is too late for
