@@ -184,9 +184,13 @@ func again(to *Ref, c *effectrpc.Call, m any) bool {
 	}
 }
 
-// withoutError turns the missing session into an answer for the methods that
-// declare no error.
+// withoutError gives errors that a method does not declare another form: a
+// missing session becomes an answer, a busy one a refusal.
 func withoutError(method string, v any, err error) (any, error) {
+	var busy *messages.SessionBusy
+	if method == contract.SessionCheck && errors.As(err, &busy) {
+		return nil, &messages.Refused{Name: messages.RefusedBusy, Message: busy.Error() + "; wait for it or interrupt it before its log is mended"}
+	}
 	var missing *messages.SessionNotFound
 	if !errors.As(err, &missing) {
 		return v, err

@@ -338,6 +338,10 @@ func (s *session) breakDown(err error) {
 		s.out.running = false
 	}
 	for _, h := range s.held {
+		if _, ok := h.m.(mayRest); ok { // the guardian holds everything back until it hears
+			s.rests(s.id, true)
+			continue
+		}
 		h.reply.Send(nil, err)
 	}
 	s.held = nil
