@@ -97,7 +97,7 @@ func Resolve(model messages.Model, settingsKey string, lookup Lookup, file strin
 			return key, name, nil
 		}
 	}
-	if model.Provider.ID == copilotID {
+	if model.Provider.ID == CopilotID {
 		if key := editorToken(lookup); key != "" {
 			return key, SourceEditor, nil
 		}

@@ -108,9 +108,9 @@ func (d document) owner() string {
 	var access string
 	_ = json.Unmarshal(d["access"], &access) // another type is reported by login
 	if !absent(d["accountId"]) || strings.Count(access, ".") == 2 {
-		return codexID
+		return CodexID
 	}
-	return copilotID
+	return CopilotID
 }
 
 // put stores a login under its provider's id, wherever it stood before. What

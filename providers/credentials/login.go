@@ -15,9 +15,10 @@ import (
 	"codework/messages"
 )
 
+// The providers that have a login.
 const (
-	codexID   = "openai-codex"
-	copilotID = "github-copilot"
+	CodexID   = "openai-codex"
+	CopilotID = "github-copilot"
 )
 
 // signIn is a provider that has a login beside, or instead of, keys.
@@ -31,8 +32,8 @@ type signIn struct {
 }
 
 var logins = map[string]signIn{
-	codexID:   {own: []string{"OPENAI_CODEX_API_KEY"}, refreshes: true},
-	copilotID: {own: []string{"COPILOT_GITHUB_TOKEN"}, shared: []string{"GITHUB_TOKEN", "GH_TOKEN"}},
+	CodexID:   {own: []string{"OPENAI_CODEX_API_KEY"}, refreshes: true},
+	CopilotID: {own: []string{"COPILOT_GITHUB_TOKEN"}, shared: []string{"GITHUB_TOKEN", "GH_TOKEN"}},
 }
 
 // variables splits what an entry names and what the provider has anyway into

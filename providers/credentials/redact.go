@@ -35,9 +35,9 @@ var patterns = []struct {
 	{regexp.MustCompile(`[\w~+/=-]{40,}`), redacted},
 }
 
-// line makes one line of what somebody else said, without the given secrets
+// Redact makes one line of what somebody else said, without the given secrets
 // and without whatever looks like one.
-func line(s string, secrets ...string) string {
+func Redact(s string, secrets ...string) string {
 	for _, secret := range secrets {
 		if len(secret) < minSecret {
 			continue

@@ -20,7 +20,8 @@ import (
 // Facts of the sign-in that the Codex client of OpenAI is registered with.
 const (
 	codexTokenURL = "https://auth.openai.com/oauth/token"
-	codexClientID = "app_EMoamEEZ73f0CkXaXp7hrann"
+	// CodexClientID is who asks, in the sign-in and in renewals.
+	CodexClientID = "app_EMoamEEZ73f0CkXaXp7hrann"
 	// accountClaim is where a Codex access token names its account.
 	accountClaim = "https://api.openai.com/auth"
 )
@@ -145,12 +146,12 @@ func tokenClient(given *http.Client) *http.Client {
 
 // ask spends the refresh token.
 func (s *Store) ask(ctx context.Context, provider string, login *Login) (*Login, error) {
-	if !safeURL(s.tokenURL) {
+	if !SafeURL(s.tokenURL) {
 		return nil, fmt.Errorf("renew the login for %s: the token address must be an https URL", provider)
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {login.Refresh}, "client_id": {codexClientID}}
+	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {login.Refresh}, "client_id": {CodexClientID}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.tokenURL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, fmt.Errorf("renew the login for %s: the token address is no URL", provider)
@@ -163,7 +164,7 @@ func (s *Store) ask(ctx context.Context, provider string, login *Login) (*Login,
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer within %v", requestTimeout)
 		}
-		return nil, unrenewed(provider, line(err.Error(), login.Access, login.Refresh))
+		return nil, unrenewed(provider, Redact(err.Error(), login.Access, login.Refresh))
 	}
 	if status/100 == 2 {
 		renewed, err := parseAnswer(body, login, s.now())
@@ -176,7 +177,7 @@ func (s *Store) ask(ctx context.Context, provider string, login *Login) (*Login,
 	}
 	code, text := parseRefusal(body)
 	what := fmt.Sprintf("HTTP %d", status)
-	if text = line(text, login.Access, login.Refresh); text != "" {
+	if text = Redact(text, login.Access, login.Refresh); text != "" {
 		what += ": " + text
 	}
 	if status == http.StatusUnauthorized || slices.Contains(spent, code) {
@@ -224,7 +225,7 @@ func parseAnswer(body []byte, old *Login, now time.Time) (*Login, error) {
 	if r := text(a["refresh_token"]); r != "" && visible(r) {
 		renewed.Refresh = r
 	}
-	if account := accountOf(renewed.Access); account != "" {
+	if account := AccountOf(renewed.Access); account != "" {
 		renewed.AccountID = account
 	}
 	renewed.Expires = now.Add(lifetime(a["expires_in"])).UnixMilli()
@@ -249,9 +250,10 @@ func text(raw json.RawMessage) string {
 	return strings.TrimSpace(s)
 }
 
-// accountOf reads the account out of a Codex access token, which is a JWT.
+// AccountOf reads the account out of a Codex access token, which is a JWT;
+// empty when it names none.
 // The signature is the provider's business: it gets the token back.
-func accountOf(token string) string {
+func AccountOf(token string) string {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		return ""

@@ -426,7 +426,7 @@ func FuzzAnswer(f *testing.F) {
 		if login.Expires < noon.UnixMilli() {
 			t.Fatalf("ends at %d", login.Expires)
 		}
-		if _, err := (Credentials{codexID, *login}).checked(); err != nil {
+		if _, err := (Credentials{CodexID, *login}).checked(); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -440,7 +440,7 @@ func FuzzRefusal(f *testing.F) {
 	f.Add([]byte(`{"message":"a\nb\u001b[31m"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, words := parseRefusal(body)
-		got := line(words, secretAccess, secretRefresh)
+		got := Redact(words, secretAccess, secretRefresh)
 		if strings.Contains(got, secretAccess) || strings.Contains(got, secretRefresh) {
 			t.Fatalf("shows a secret: %q", got)
 		}
@@ -465,11 +465,11 @@ func TestWordsOfStrangersLoseWhatLooksLikeASecret(t *testing.T) {
 		"in an address known%2Fone!":                              "in an address <redacted>!",
 		"two\r\nlines\tand \x1b[31mred":                           "two lines and [31mred",
 	} {
-		if got := line(in, "known-secret", "known/one", "two"); got != want {
+		if got := Redact(in, "known-secret", "known/one", "two"); got != want {
 			t.Errorf("%q\nshould be %q", got, want)
 		}
 	}
-	if got := line(strings.Repeat("word ", 1000)); len([]rune(got)) > maxLine+1 {
+	if got := Redact(strings.Repeat("word ", 1000)); len([]rune(got)) > maxLine+1 {
 		t.Errorf("%d characters", len(got))
 	}
 }

@@ -261,7 +261,7 @@ func over(provider, why string) error {
 func knownProvider(provider string) error {
 	if _, ok := logins[provider]; !ok {
 		// The name is not repeated: it may be anything.
-		return fmt.Errorf("no such login; there are %s and %s", codexID, copilotID)
+		return fmt.Errorf("no such login; there are %s and %s", CodexID, CopilotID)
 	}
 	return nil
 }
@@ -279,7 +279,7 @@ func (c Credentials) checked() (*Login, error) {
 	for _, v := range []*string{&l.Access, &l.Refresh, &l.AccountID, &l.EnterpriseURL, &l.APIEndpoint} {
 		*v = strings.TrimSpace(*v)
 	}
-	if c.Provider == codexID {
+	if c.Provider == CodexID {
 		l.EnterpriseURL, l.APIEndpoint, l.AvailableModelIDs = "", "", nil
 	} else {
 		l.AccountID = ""
@@ -290,8 +290,8 @@ func (c Credentials) checked() (*Login, error) {
 	}{
 		{"access", l.Access, true},
 		// A Copilot login is never renewed, so that nothing is lost without.
-		{"refresh", l.Refresh, c.Provider == codexID},
-		{"accountId", l.AccountID, c.Provider == codexID},
+		{"refresh", l.Refresh, c.Provider == CodexID},
+		{"accountId", l.AccountID, c.Provider == CodexID},
 	} {
 		if field.value == "" && field.required {
 			return nil, fmt.Errorf("%s: expected a text that is not empty", field.name)
@@ -303,10 +303,10 @@ func (c Credentials) checked() (*Login, error) {
 	if l.Expires < 0 || l.Expires > maxExpires {
 		return nil, errors.New("expires: expected milliseconds since 1970, or 0 for never")
 	}
-	if l.APIEndpoint != "" && !safeURL(l.APIEndpoint) {
+	if l.APIEndpoint != "" && !SafeURL(l.APIEndpoint) {
 		return nil, errors.New("apiEndpoint: expected an https URL")
 	}
-	if e := l.EnterpriseURL; e != "" && !safeURL(e) && (strings.Contains(e, "://") || !safeURL("https://"+e)) {
+	if e := l.EnterpriseURL; e != "" && !SafeURL(e) && (strings.Contains(e, "://") || !SafeURL("https://"+e)) {
 		return nil, errors.New("enterpriseUrl: expected an https URL or the name of a host")
 	}
 	for _, id := range l.AvailableModelIDs {
@@ -323,9 +323,9 @@ func visible(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// safeURL tells whether a token may be sent there: over TLS, or without it to
+// SafeURL tells whether a token may be sent there: over TLS, or without it to
 // this machine. Paths are appended to these addresses, so they end with one.
-func safeURL(s string) bool {
+func SafeURL(s string) bool {
 	u, err := url.Parse(s)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !visible(s) {
 		return false
