@@ -166,14 +166,18 @@ func (g *gateway) forward(me *Self, c *effectrpc.Call, to *Ref, m any) {
 	})
 }
 
-// again tells whether a call that its session did not live to answer can be
-// asked once more: only waiting can, everything else may have been done.
+// again tells whether a call that its session did not live to answer, because
+// it was unloaded, mended or deleted, can be asked once more: what is the same
+// when it is done twice can.
 func again(to *Ref, c *effectrpc.Call, m any) bool {
 	t, ok := m.(toSession)
 	if !ok || c.Context().Err() != nil {
 		return false
 	}
-	if _, ok := t.m.(messages.Wait); !ok {
+	switch t.m.(type) {
+	case messages.Wait, messages.GetSession, messages.HasMessage, messages.GetHistory, messages.GetBlob,
+		messages.Configure, messages.Link, messages.Relink, messages.Rename:
+	default:
 		return false
 	}
 	select {
