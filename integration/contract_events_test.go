@@ -242,9 +242,15 @@ func TestServerTellsEventsInOrder(t *testing.T) {
 			t.Errorf("a second interrupt: %s", again)
 		}
 	}
-	id, events = work(t, "stopped", func(id string) { s.reached(t, "stopped"); stop(id) },
+	var before []event
+	isDelta := func(e event) bool { return e.Type == "session.llm.text.delta" }
+	id, events = work(t, "stopped", func(id string) {
+		before = all.to(t, "text", isDelta)
+		seen = append(seen, before...)
+		stop(id)
+	},
 		mockmodel.Answer{mockmodel.Text{Text: "Once"}, mockmodel.Hold{Name: "stopped"}}, hello)
-	follows(t, events, begun+"L turn.started\nD llm.started\nL llm.text.start\nL llm.text.delta\nD llm.failed\nL turn.aborted\nD execution.interrupted")
+	follows(t, append(before, events...), begun+"L turn.started\nD llm.started\nL llm.text.start\nL llm.text.delta\nD llm.failed\nL turn.aborted\nD execution.interrupted")
 	if at(events[len(events)-1].Data, "reason") != "user" || at(one(t, events, "session.llm.failed").Data, "reason") != "aborted" ||
 		at(one(t, events, "session.turn.aborted").Data, "cause", "_tag") != "interrupted" {
 		t.Errorf("the stop is %s", events[len(events)-1].raw)
@@ -268,7 +274,7 @@ func TestServerTellsEventsInOrder(t *testing.T) {
 
 	// Steered while a tool runs, and in the final answer; a follow-up waits.
 	flag := filepath.Join(w.dir, "work", "go")
-	id, events = work(t, "steered", func(id string) {
+	_, events = work(t, "steered", func(id string) {
 		seen = append(seen, all.to(t, "start", func(e event) bool { return e.Type == "session.tool.started" })...)
 		c.prompt(id, "hurry")
 		if err := os.WriteFile(flag, nil, 0o644); err != nil {
@@ -277,12 +283,20 @@ func TestServerTellsEventsInOrder(t *testing.T) {
 	}, mockmodel.Answer{call("e", "while ! test -e go; do sleep 0.02; done")}, hello)
 	follows(t, events, "D prompt.admitted\nD tool.settled\nD turn.ended\nD prompt.promoted\n"+textTurn+succeeds)
 
-	_, events = work(t, "late", func(id string) { s.reached(t, "late"); c.prompt(id, "one more"); s.model.Release("late") },
+	_, events = work(t, "late", func(id string) {
+		before = all.to(t, "text", isDelta)
+		seen = append(seen, before...)
+		s.reached(t, "late")
+		c.prompt(id, "one more")
+		s.model.Release("late")
+	},
 		mockmodel.Answer{mockmodel.Text{Text: "The end"}, mockmodel.Hold{Name: "late"}}, hello)
-	follows(t, events, begun+"L turn.started\nD llm.started\nL llm.text.start\nL llm.text.delta\nD prompt.admitted\nL llm.text.end\nD llm.ended\nD turn.ended\nD prompt.promoted\n"+textTurn+succeeds)
+	follows(t, append(before, events...), begun+"L turn.started\nD llm.started\nL llm.text.start\nL llm.text.delta\nD prompt.admitted\nL llm.text.end\nD llm.ended\nD turn.ended\nD prompt.promoted\n"+textTurn+succeeds)
 
 	var queued string
-	id, events = work(t, "queue", func(id string) {
+	_, events = work(t, "queue", func(id string) {
+		before = all.to(t, "text", isDelta)
+		seen = append(seen, before...)
 		s.reached(t, "queue")
 		for _, p := range []string{"q1", "q2", "q3"} {
 			c.call("session.prompt", o{"sessionId": id, "text": "later " + p, "delivery": "followUp", "id": p})
@@ -302,7 +316,7 @@ func TestServerTellsEventsInOrder(t *testing.T) {
 		}
 		s.model.Release("queue")
 	}, mockmodel.Answer{mockmodel.Text{Text: "First"}, mockmodel.Hold{Name: "queue"}}, hello, hello)
-	follows(t, events, begun+"L turn.started\nD llm.started\nL llm.text.start\nL llm.text.delta\n"+strings.Repeat("D prompt.admitted\n", 3)+
+	follows(t, append(before, events...), begun+"L turn.started\nD llm.started\nL llm.text.start\nL llm.text.delta\n"+strings.Repeat("D prompt.admitted\n", 3)+
 		"D prompt.removed\nL llm.text.end\nD llm.ended\nD turn.ended\n"+strings.Repeat("D prompt.promoted\n"+textTurn, 2)+succeeds)
 	for i, p := range []string{"q1", "q2", "q3"} {
 		key := fmt.Sprint(i)
@@ -316,7 +330,7 @@ func TestServerTellsEventsInOrder(t *testing.T) {
 	}
 
 	// Interrupted: what waits stays, or goes where that is asked for.
-	id, events = work(t, "cleared", func(id string) {
+	id, _ = work(t, "cleared", func(id string) {
 		s.reached(t, "cleared")
 		c.call("session.prompt", o{"sessionId": id, "text": "later", "delivery": "followUp", "id": "c1"})
 		c.call("session.interrupt", o{"sessionId": id})

@@ -202,6 +202,7 @@ func TestServerTellsWhatWasMissed(t *testing.T) {
 			seq = max(seq, e.seq())
 		}
 		first.vanish()
+		s.reached(t, "missed")
 		s.model.Release("missed")
 		c.idle(id)
 		second := s.dial(t)
@@ -240,7 +241,7 @@ func TestServerTellsWhatWasMissed(t *testing.T) {
 		prompting.Go(func() {
 			for i := range each {
 				for _, id := range ids {
-					if a := c.ask("session.prompt", o{"sessionId": id, "text": fmt.Sprintf("mock=tools:3 %d", i), "delivery": "followUp"}); a.kind != "Success" {
+					if a := c.ask("session.prompt", o{"sessionId": id, "text": fmt.Sprintf("mock=tools:2:10 %d", i), "delivery": "followUp"}); a.kind != "Success" {
 						t.Errorf("a prompt: %s", a)
 					}
 				}
