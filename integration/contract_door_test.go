@@ -615,3 +615,61 @@ func TestServerClosesConnectionsThatSayNothing(t *testing.T) {
 		})
 	}
 }
+
+// connectionsAtMost is how many clients the port takes at once.
+const connectionsAtMost = 4096
+
+// One client too many is told so, and the next one comes in when one has left.
+func TestServerTakesSoManyConnections(t *testing.T) {
+	if !*long {
+		t.Skip("NOT TESTED: thousands of connections, without -long")
+	}
+	s := newServer(t)
+	good := s.dial(t)
+	open := make([]net.Conn, 0, connectionsAtMost)
+	enter := func() int {
+		t.Helper()
+		c, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatalf("after %d connections: %v", len(open), err)
+		}
+		_ = c.SetDeadline(time.Now().Add(endLimit))
+		if _, err := io.WriteString(c, upgrade("/rpc/v1", s.addr)); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("after %d connections: %v", len(open), err)
+		}
+		if resp.StatusCode != http.StatusSwitchingProtocols {
+			c.Close()
+			return resp.StatusCode
+		}
+		open = append(open, c)
+		return resp.StatusCode
+	}
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	for range connectionsAtMost - 1 {
+		if status := enter(); status != http.StatusSwitchingProtocols {
+			t.Fatalf("connection %d was answered %d", len(open)+2, status)
+		}
+	}
+	if status := enter(); status != http.StatusServiceUnavailable {
+		t.Errorf("one too many was answered %d", status)
+	}
+	good.call("session.list", o{})
+	good.pong()
+	open[0].Close()
+	if err := until(endLimit, func() string {
+		if status := enter(); status != http.StatusSwitchingProtocols {
+			return fmt.Sprint("after one has left the next is answered ", status)
+		}
+		return ""
+	}); err != nil {
+		t.Error(err)
+	}
+}
