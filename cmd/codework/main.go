@@ -4,6 +4,10 @@
 // Standard output carries a command's result and nothing else. Everything else
 // goes to standard error. Exit codes: 0 success, 1 failure, 2 wrong use,
 // 130 and 143 interrupted by SIGINT and SIGTERM.
+//
+// For tests, CODEWORK_SIGNIN_URL is an address on this machine where a server
+// plays all services that one signs in with: https://host/path is asked for
+// below it at /host/path.
 package main
 
 import (
