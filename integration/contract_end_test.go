@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -412,6 +413,43 @@ func TestServerTakesOverFromAHomeProcess(t *testing.T) {
 			s.stop(t)
 		}
 	})
+}
+
+// While runs come and go, each of which may start a home process of its own, a
+// server takes the place sooner or later, and no run is harmed.
+func TestServerTakesOverWhileRunsComeAndGo(t *testing.T) {
+	t.Parallel()
+	w := newServerWorld(t)
+	const together = 3
+	each := rounds(5, 40)
+	var all sync.WaitGroup
+	for range together {
+		all.Go(func() {
+			for range each {
+				p, err := launch(start{dir: w.dir, argv0: w.program, args: []string{"run", "mock=text:2"}, env: append(w.environment(), "TMPDIR="+w.dir)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if code, err := p.finish(endLimit); code != 0 || err != nil {
+					t.Errorf("a run: exit code %d, %v, %s%s", code, err, p.out.String(), p.err.String())
+				}
+			}
+		})
+	}
+	if err := until(endLimit, func() string {
+		if len(w.homeProcesses()) == 0 {
+			return "there is no home process"
+		}
+		return ""
+	}); err != nil {
+		t.Error(err)
+	}
+	s := w.serveHere(t, nil)
+	all.Wait()
+	if list := items(t, s.dial(t).call("session.list", o{})); len(list) != together*each {
+		t.Errorf("%d runs made %d sessions", together*each, len(list))
+	}
 }
 
 func shown(all []running) string {
