@@ -255,9 +255,12 @@ func (g *global) takeOver(ctx context.Context, p home.Paths) error {
 		if !errors.As(err, &held) {
 			return err
 		}
-		// It still works: that was said already, and is worth waiting for.
+		// It still works, which is worth waiting for, or another one has taken
+		// its place meanwhile and has not been asked.
 		if conn, dialErr := p.Dial(ctx); dialErr == nil {
-			conn.Close()
+			if err := g.askToHandOver(ctx, conn, hello); err != nil {
+				return err
+			}
 			continue
 		}
 		return connectProblem(ctx, err, p)
@@ -271,7 +274,11 @@ func (g *global) askToHandOver(ctx context.Context, conn net.Conn, hello message
 	}
 	defer c.Close()
 	info, err := c.Hello(ctx, hello)
-	if err != nil {
+	var refused *messages.Refused
+	switch {
+	case errors.Is(err, client.ErrConnectionLost), errors.As(err, &refused) && refused.Name == messages.RefusedShutdown:
+		return nil // it is ending already
+	case err != nil:
 		return connectProblem(ctx, err, home.Paths{})
 	}
 	if info.Foreground {
@@ -279,6 +286,9 @@ func (g *global) askToHandOver(ctx context.Context, conn net.Conn, hello message
 			hint: "use it with codework run, or use another --home"}
 	}
 	h, err := c.Handover(ctx)
+	if errors.Is(err, client.ErrConnectionLost) {
+		return nil // it had nothing to do and was gone before it could say so
+	}
 	if err != nil {
 		return err
 	}
