@@ -329,7 +329,7 @@ func TestServerSurvivesItsClients(t *testing.T) {
 	})
 	t.Run("a prompt that is too long", func(t *testing.T) {
 		c := s.dial(t)
-		c.dies("session.prompt", o{"sessionId": id, "text": strings.Repeat("x", 9<<20)}, "text")
+		c.dies("session.prompt", o{"sessionId": id, "text": strings.Repeat("x", 8<<20+1)}, "text")
 		c.pong()
 	})
 	t.Run("calls without number", func(t *testing.T) {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -236,6 +237,17 @@ func TestServerRefusesToShareItsPlace(t *testing.T) {
 	first.dial(t).pong()
 }
 
+// quietModel waits until the model has noticed that nobody listens any more:
+// what stands at a hold after that is a new request.
+func quietModel(t *testing.T, w *world) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), endLimit)
+	defer cancel()
+	if err := w.model.WaitIdle(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // With --resume what waits is begun when the server comes again, but not for
 // ever when that is what kills it.
 func TestServerResumesWhatWaits(t *testing.T) {
@@ -266,6 +278,7 @@ func TestServerResumesWhatWaits(t *testing.T) {
 		return len(q.Queued)
 	}
 	s.kill(t)
+	quietModel(t, w)
 
 	// Without the flag nothing begins.
 	s = w.serveHere(t, nil)
@@ -287,7 +300,7 @@ func TestServerResumesWhatWaits(t *testing.T) {
 		s = w.serveHere(t, nil, "--resume")
 		s.reached(t, "resume")
 		s.kill(t)
-		// The hold of the killed one's request is over with its connection.
+		quietModel(t, w)
 	}
 	s = w.serveHere(t, nil, "--resume")
 	c = s.dial(t)
