@@ -292,7 +292,7 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.refuse(w, r.PostForm.Get("grant_type") != "authorization_code" || r.PostForm.Get("client_id") != codexClient, "token: fields"):
 	case s.refuse(w, !ok, "token: unknown code"):
-	case s.refuse(w, g.challenge != challenge(verifier), "token: verifier"):
+	case s.refuse(w, g.challenge != challenge(verifier), "wrong verifier"):
 	case s.refuse(w, g.redirect != r.PostForm.Get("redirect_uri"), "token: redirect_uri"):
 	default:
 		fmt.Fprintf(w, `{"access_token":%q,"refresh_token":%q,"expires_in":864000,"token_type":"bearer"}`, AccessToken, RefreshToken)
