@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -192,7 +193,13 @@ func (a *authCommand) open(ctx context.Context) (k keeper, closeKeeper func(), e
 	if err != nil {
 		return nil, nil, err
 	}
-	s := credentials.OpenStore(credentials.Options{File: file, Log: log})
+	o := credentials.Options{File: file, Log: log}
+	if at, err := signInURL(); err != nil {
+		return nil, nil, err
+	} else if at != "" {
+		o.TokenURL = at + "/auth.openai.com/oauth/token"
+	}
+	s := credentials.OpenStore(o)
 	return logins{s}, s.Close, nil
 }
 
@@ -405,7 +412,7 @@ func signInURL() (string, error) {
 	if err != nil || u.Scheme != "http" || u.User != nil || !loopback(u.Hostname()) {
 		return "", usagef("%s is for tests: expected an http URL of this machine", signInVariable)
 	}
-	return s, nil
+	return strings.TrimRight(s, "/"), nil
 }
 
 // options say how the sign-in reaches the person.

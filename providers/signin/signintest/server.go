@@ -283,8 +283,16 @@ func challenge(verifier string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
+// token makes tokens of a code, or of RefreshToken as often as one likes.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	_ = r.ParseForm() // what is missing is refused below
+	const tokens = `{"access_token":%q,"refresh_token":%q,"expires_in":864000,"token_type":"bearer"}`
+	if r.PostForm.Get("grant_type") == "refresh_token" {
+		if !s.refuse(w, r.PostForm.Get("refresh_token") != RefreshToken || r.PostForm.Get("client_id") != codexClient, "refresh: fields") {
+			fmt.Fprintf(w, tokens, AccessToken, RefreshToken)
+		}
+		return
+	}
 	code, verifier := r.PostForm.Get("code"), r.PostForm.Get("code_verifier")
 	g, ok := s.challenges[code]
 	delete(s.challenges, code)
@@ -295,6 +303,6 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	case s.refuse(w, g.challenge != challenge(verifier), "wrong verifier"):
 	case s.refuse(w, g.redirect != r.PostForm.Get("redirect_uri"), "token: redirect_uri"):
 	default:
-		fmt.Fprintf(w, `{"access_token":%q,"refresh_token":%q,"expires_in":864000,"token_type":"bearer"}`, AccessToken, RefreshToken)
+		fmt.Fprintf(w, tokens, AccessToken, RefreshToken)
 	}
 }
