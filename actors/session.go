@@ -338,13 +338,20 @@ func (s *session) breakDown(err error) {
 		s.out.running = false
 	}
 	for _, h := range s.held {
-		if _, ok := h.m.(mayRest); ok { // the guardian holds everything back until it hears
+		switch m := h.m.(type) {
+		case mayRest: // the guardian holds everything back until it hears
 			s.rests(s.id, true)
-			continue
+		case checked:
+			s.claims.dropFor(m.prompt.ID, s.id)
+			m.reply.Send(nil, err)
+		case moved:
+			m.reply.Send(nil, err)
+		default:
+			h.reply.Send(nil, err)
 		}
-		h.reply.Send(nil, err)
 	}
 	s.held = nil
+	s.checking, s.left = map[string]int{}, map[string]bool{}
 	s.refuseWaiters(err)
 	s.retire(s.id)
 }
