@@ -422,7 +422,7 @@ func (l *authLogin) options() (signin.Options, error) {
 		return signin.Options{}, err
 	}
 	if at != "" {
-		l.notice("signing in at " + at + ", as " + signInVariable + " says")
+		l.warn("signing in at " + at + ", as " + signInVariable + " says")
 	}
 	o := signin.Options{
 		Open: func(address string) {
@@ -433,7 +433,7 @@ func (l *authLogin) options() (signin.Options, error) {
 			fmt.Fprintf(l.err, "Open this page to sign in:\n  %s\nEnter this code there: %s\n", oneLine(address), oneLine(userCode))
 			l.waiting(address, until)
 		},
-		Notice:       l.notice,
+		Notice:       l.note,
 		CallbackHost: os.Getenv("CODEWORK_OAUTH_CALLBACK_HOST"),
 		URL:          at,
 	}
@@ -457,7 +457,9 @@ func (l *authLogin) waiting(address string, until time.Time) {
 	}
 }
 
-func (l *authLogin) notice(text string) { fmt.Fprintln(l.err, "warning: "+oneLine(text)) }
+func (l *authLogin) note(text string) { fmt.Fprintln(l.err, "note: "+oneLine(text)) }
+
+func (l *authLogin) warn(text string) { fmt.Fprintln(l.err, "warning: "+oneLine(text)) }
 
 // maxPasted is more than any address has, or a terminal's line.
 const maxPasted = 64 << 10
@@ -504,6 +506,6 @@ func (l *authLogin) warnOfPlainServer() {
 		return // it has been connected to, so this cannot be
 	}
 	if u, err := url.Parse(endpoint); err == nil && u.Scheme == "ws" && !loopback(u.Hostname()) {
-		l.notice("the login will be sent to " + u.Host + " without encryption")
+		l.warn("the login will be sent to " + u.Host + " without encryption")
 	}
 }

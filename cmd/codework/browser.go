@@ -14,6 +14,7 @@ func openBrowser(address string) {
 		return
 	}
 	c := exec.Command(argv[0], argv[1:]...) // without our input and outputs
+	apart(c)
 	if c.Start() == nil {
 		go func() { _ = c.Wait() }() // only so that no zombie stays
 	}

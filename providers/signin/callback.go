@@ -10,17 +10,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
 
-const (
-	// headerLimit is how long a browser may take to say what it wants.
-	headerLimit = 10 * time.Second
-	// pageLimit is how long the browser may take to fetch the page that says
-	// that it is over.
-	pageLimit = 2 * time.Second
-)
+// headerLimit is how long a browser may take to say what it wants, and to read
+// the answer.
+const headerLimit = 10 * time.Second
 
 const donePage = `<!doctype html><meta charset="utf-8"><title>CodeWork</title>
 <p>CodeWork has what it needs. You can close this page; the terminal says how it went.
@@ -52,7 +49,8 @@ func newCallback(l net.Listener, host, state string) *callback {
 	return c
 }
 
-// wait returns the code, and closes the listener in any case.
+// wait returns the code, and closes the listener and its connections in any
+// case. It waits for none of them: browsers keep some open that they may need.
 func (c *callback) wait(ctx context.Context) (string, error) {
 	var got found
 	serving := true
@@ -64,11 +62,7 @@ func (c *callback) wait(ctx context.Context) (string, error) {
 	case <-ctx.Done():
 		got.err = ctx.Err()
 	}
-	last, cancel := context.WithTimeout(ctx, pageLimit)
-	defer cancel()
-	if c.srv.Shutdown(last) != nil {
-		_ = c.srv.Close()
-	}
+	_ = c.srv.Close()
 	if serving {
 		<-c.ended
 	}
@@ -94,16 +88,25 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(c.state)) != 1:
 		http.Error(w, "this belongs to another sign-in; go back to the terminal", http.StatusBadRequest)
 	case !visible(q.Get("code"), maxToken):
-		http.Error(w, "there is no code; go back to the terminal", http.StatusBadRequest)
+		answer(w, http.StatusBadRequest, "text/plain", "there is no code; go back to the terminal\n")
 		if q.Has("error") {
 			c.take(found{err: refusedBy(q)})
 		}
 	default:
-		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'")
-		_, _ = io.WriteString(w, donePage) // the code counts also if nobody reads it
+		answer(w, http.StatusOK, "text/html", donePage)
 		c.take(found{code: q.Get("code")})
 	}
+}
+
+// answer sends a page as a whole, because the connection may be closed right
+// after. The code counts also if nobody reads it.
+func answer(w http.ResponseWriter, status int, kind, page string) {
+	w.Header().Set("Content-Type", kind+"; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, page)
+	_ = http.NewResponseController(w).Flush()
 }
 
 func (c *callback) take(f found) {

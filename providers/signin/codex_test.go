@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -125,6 +126,32 @@ func TestCodexSignsInByABrowser(t *testing.T) {
 	if b.login.Provider != "openai-codex" || b.login.Access != signintest.AccessToken || b.login.Refresh != signintest.RefreshToken ||
 		b.login.AccountID != signintest.Account || time.Until(time.UnixMilli(b.login.Expires)).Round(time.Hour) != 240*time.Hour {
 		t.Errorf("got %+v", b.login)
+	}
+}
+
+// Browsers open connections that they may need; they hold nothing up.
+func TestIdleConnectionsEndWithTheSignIn(t *testing.T) {
+	s := &signintest.Server{}
+	var idle net.Conn
+	b := signInBrowser(t, s, func(opened, callback string) {
+		to := agree(t, s, opened)
+		var err error
+		if idle, err = net.Dial("tcp", callback); err != nil {
+			t.Fatal(err)
+		}
+		if status, _ := visit(t, callback, "GET", to.Host, to.RequestURI()); status != 200 {
+			t.Errorf("%d", status)
+		}
+	})
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	defer idle.Close()
+	if err := idle.SetReadDeadline(time.Now().Add(soon)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := idle.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is still open: %v", err)
 	}
 }
 
