@@ -385,6 +385,9 @@ func newRecord(m messages.CreateSession, serverDir string) (messages.SessionReco
 		ID: messages.NewSessionID(), Title: messages.DefaultTitle, Directory: dir, HostDir: m.HostDir,
 		AppendSystemPrompt: m.AppendSystemPrompt, CreatedAt: now, UpdatedAt: now,
 	}
+	if m.Sandbox != nil {
+		rec.SandboxID = messages.LocalSandbox
+	}
 	if m.Title != "" {
 		rec.Title, rec.TitleSet = m.Title, true
 	}

@@ -50,6 +50,7 @@ func (w *Workshop) Prepare(ctx context.Context, q ExchangeQuery) (*Exchange, err
 	for _, n := range set.Warnings {
 		ex.Notices = append(ex.Notices, n.Text)
 	}
+	ex.Notices = append(ex.Notices, otherPlugins(set.Plugins)...)
 	if err := w.model(ctx, ex, q, set, lookup); err != nil {
 		return nil, err
 	}
@@ -87,7 +88,8 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	if !w.Speaks(m.Protocol) {
 		return &messages.Failure{Type: messages.FailConfiguration,
 			Message: fmt.Sprintf("%s speaks the protocol %s, which this version does not", ref, m.Protocol),
-			Hint:    "choose an anthropic or openai-compatible model with --model provider/id; codework models lists all"}
+			Hint: "choose another with --model provider/id, or for good in settings.jsonc (model.provider, model.id); " +
+				"codework models lists those that work; without a key: --model offline/guide"}
 	}
 	block := set.Options(ref.Provider, ref.ID)
 	if block.BaseURL != "" {
@@ -142,6 +144,11 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 }
 
 func (w *Workshop) mount(ctx context.Context, q ExchangeQuery, set *settings.Settings, lookup credentials.Lookup) (place, error) {
+	if key := beyondHost(set.Sandbox, q.Session.SandboxID); key != "" {
+		return place{}, &messages.Failure{Type: messages.FailSandboxMount,
+			Message: "the settings ask for " + key + ", which the host, the only sandbox of this version, cannot give",
+			Hint:    "take it out of the settings to let commands run on this machine without confinement"}
+	}
 	env := maps.Clone(set.Sandbox.Set)
 	for name, value := range env {
 		v, err := credentials.Expand("sandbox.env.set."+name, value, lookup)
@@ -169,6 +176,23 @@ func (w *Workshop) mount(ctx context.Context, q ExchangeQuery, set *settings.Set
 		f.Hint = "the session works in that directory: make it again, or start a new session"
 	}
 	return place{}, f
+}
+
+// beyondHost names what the settings ask of a sandbox that the host does not
+// have: a promise of confinement is kept or refused, never forgotten. A
+// session that was made for the host by name does not ask the settings which
+// driver to take.
+func beyondHost(s settings.Sandbox, made string) string {
+	n := s.Network
+	switch {
+	case s.Driver != "local" && made != messages.LocalSandbox:
+		return fmt.Sprintf("the sandbox driver %q", s.Driver)
+	case n.None || n.Addresses != nil:
+		return "sandbox.network"
+	case s.Limits != settings.Limits{}:
+		return "sandbox.limits"
+	}
+	return ""
 }
 
 // tools chooses the tools and writes the system prompt.

@@ -24,7 +24,11 @@ func (s *session) heal(started []string) {
 				continue
 			}
 			if slices.Contains(started, p.CallID) {
-				settle(&p, messages.CallAborted, messages.TextResult("the process ended while this ran; its outcome is unknown", true))
+				what := "the process ended"
+				if s.lostTo != nil {
+					what = "the session could not be written (" + s.lostTo.Error() + ")"
+				}
+				settle(&p, messages.CallAborted, messages.TextResult(what+" while this ran; its outcome is unknown", true))
 			} else {
 				settle(&p, messages.CallSkipped, messages.TextResult(textSkipped, true))
 			}

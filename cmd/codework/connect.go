@@ -121,9 +121,13 @@ func connectProblem(ctx context.Context, err error, p home.Paths) error {
 	}
 	var held *home.HeldError
 	if errors.As(err, &held) {
-		return &problem{slug: "connection", err: err, hint: "end that process, or use another --home"}
+		return &problem{slug: "connection", err: err, hint: "wait until it is done, leave out --embedded, or use another --home"}
 	}
-	return &problem{slug: "connection", err: err, fields: []field{{"home", p.Home}, {"log", p.Log}}}
+	fields := []field{{"home", p.Home}}
+	if _, missing := os.Stat(p.Log); missing == nil {
+		fields = append(fields, field{"log", p.Log})
+	}
+	return &problem{slug: "connection", err: err, fields: fields}
 }
 
 // hello describes this process to the owner.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +15,7 @@ import (
 
 func newModels(g *global) *cobra.Command {
 	var provider string
-	var asJSON bool
+	var all, asJSON bool
 	c := &cobra.Command{
 		Use:   "models",
 		Short: "List the models that can be chosen",
@@ -28,6 +29,9 @@ to set.`,
 			if err != nil {
 				return err
 			}
+			if !all {
+				list = g.spoken(list)
+			}
 			if asJSON {
 				return printList(g, list)
 			}
@@ -40,6 +44,7 @@ to set.`,
 		},
 	}
 	c.Flags().StringVar(&provider, "provider", "", "only this provider's models")
+	c.Flags().BoolVar(&all, "all", false, "also those whose protocol this version does not speak")
 	c.Flags().BoolVar(&asJSON, "json", false, "print everything that is known of them as JSON")
 	var idsAsJSON bool
 	providers := &cobra.Command{
@@ -69,6 +74,16 @@ to set.`,
 	providers.Flags().BoolVar(&idsAsJSON, "json", false, "print them as a JSON array")
 	c.AddCommand(providers)
 	return c
+}
+
+// spoken leaves out the models whose protocol there is no dialect for, and says
+// how many those are.
+func (g *global) spoken(list []messages.Model) []messages.Model {
+	can := slices.DeleteFunc(slices.Clone(list), func(m messages.Model) bool { return dialects[m.Protocol] == nil })
+	if n := len(list) - len(can); n > 0 && !g.quiet {
+		fmt.Fprintf(g.err, "%d more have a protocol that this version does not speak; --all lists them\n", n)
+	}
+	return can
 }
 
 // printList prints a listing as one JSON array, also an empty one.

@@ -294,6 +294,9 @@ func (o *output) end(w *watch, err error) error {
 	if o.turns > 0 && !o.quiet {
 		o.printUsage()
 	}
+	if s.code != 0 && w.session != "" && !o.quiet {
+		fmt.Fprintf(o.err, "interrupted; continue with: codework run --session %s \"…\"\n", w.session)
+	}
 	return o.written(o.explain(err))
 }
 

@@ -50,8 +50,10 @@ type owner struct {
 // own opens the store and starts the actors; adjust, if not nil, changes what
 // they are started with.
 func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actors.Config, *actors.Identity)) (*owner, error) {
-	if err := p.Prepare(); err != nil {
-		return nil, err
+	if p.Database != home.InMemory { // which needs no home that can be written
+		if err := p.Prepare(); err != nil {
+			return nil, err
+		}
 	}
 	state, err := stateDir(p)
 	if err != nil {
@@ -73,11 +75,6 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		dir = string(filepath.Separator)
 	}
 	host, _ := os.Hostname() // "" then stands on both sides of the comparison
-	dialects := map[messages.Protocol]providers.Dialect{
-		messages.ProtocolCompatible: chat.Dialect{},
-		messages.ProtocolAnthropic:  anthropic.Dialect{},
-		messages.ProtocolOffline:    offline.Dialect{},
-	}
 	workshop := &actors.Workshop{
 		Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Log: log, Catalog: openCatalog(p),
 		Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
@@ -96,8 +93,22 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	return o, nil
 }
 
+// dialects are the protocols that this version speaks.
+var dialects = map[messages.Protocol]providers.Dialect{
+	messages.ProtocolCompatible: chat.Dialect{},
+	messages.ProtocolAnthropic:  anthropic.Dialect{},
+	messages.ProtocolOffline:    offline.Dialect{},
+}
+
 // stateDir is where sandboxes keep what ends with this process.
 func stateDir(p home.Paths) (string, error) {
+	if p.Database == home.InMemory {
+		dir, err := os.MkdirTemp("", "codework-")
+		if err != nil {
+			return "", fmt.Errorf("make a temporary folder: %w", err)
+		}
+		return dir, nil
+	}
 	dir := filepath.Join(p.Home, "cache", "sandboxes")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make %s: %w", dir, err)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -394,7 +395,11 @@ func TestAnOwnerServesUntilItsDoorIsClosed(t *testing.T) {
 }
 
 func TestConnectionProblemsNameTheWayOut(t *testing.T) {
-	p := home.Paths{Home: "/h", Log: "/h/log"}
+	log := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := home.Paths{Home: "/h", Log: log}
 	stopping, cancel := context.WithCancelCause(context.Background())
 	cancel(stopped{130})
 	for _, c := range []struct {
@@ -405,8 +410,8 @@ func TestConnectionProblemsNameTheWayOut(t *testing.T) {
 	}{
 		{soon(t), &messages.WrongWorld{Reason: "in use elsewhere"}, "error[connection]: in use elsewhere\nhint: use another --home here\n", 1},
 		{soon(t), &home.HeldError{Path: "/d", Holder: home.Holder{PID: 7, Host: "box"}},
-			"error[connection]: in use by process 7 on box: /d\nhint: end that process, or use another --home\n", 1},
-		{soon(t), client.ErrConnectionLost, "error[connection]: connection lost\nhome: /h\nlog: /h/log\n", 1},
+			"error[connection]: in use by process 7 on box: /d\nhint: wait until it is done, leave out --embedded, or use another --home\n", 1},
+		{soon(t), client.ErrConnectionLost, "error[connection]: connection lost\nhome: /h\nlog: " + log + "\n", 1},
 		{soon(t), &problem{slug: "x", err: errors.New("done")}, "error[x]: done\n", 1},
 		{stopping, errors.New("whatever"), "", 130},
 	} {

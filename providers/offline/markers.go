@@ -152,6 +152,10 @@ func markAt(line string) int {
 	for _, at := range markerWord().FindAllStringIndex(line, -1) {
 		before, after := strings.TrimRight(line[:at[0]], " \t"), line[at[1]:]
 		inQuotes := strings.HasSuffix(before, `"`) || strings.HasSuffix(before, "'") || strings.HasSuffix(before, "`")
+		single := strings.ReplaceAll(before, `"""`, "") // three of them begin a comment
+		if strings.Count(single, `"`)%2 == 1 || strings.Count(single, "`")%2 == 1 {
+			continue // in a string literal: data, not a mark
+		}
 		if markerLead().MatchString(before) || !inQuotes && markerTail().MatchString(after) {
 			return at[0]
 		}
