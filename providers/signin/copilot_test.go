@@ -110,3 +110,26 @@ func TestEnterpriseHosts(t *testing.T) {
 		}
 	}
 }
+
+func TestACodeThatLivesForYearsIsWaitedForAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, start := &signintest.Server{}, &told{}, time.Now()
+		s.Script(startPath, say(200, `{"device_code":"some-device-code","user_code":"A-B","verification_uri":"https://github.com/login/device","expires_in":1e12,"interval":1e6}`))
+		_, err := Copilot(t.Context(), CopilotOptions{Options: w.options(s)})
+		mustBe(t, err, ErrExpired)
+		if took := time.Since(start); took != time.Hour {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// A token is masked because it is known, also one that looks like a word.
+func TestTokensAreMaskedByValue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := &signintest.Server{}, &told{}
+		s.Script(pollPath, say(200, `{"access_token":"plainword"}`))
+		s.Script("/copilot_internal/user", say(200, `{"chat_enabled":false,"message":"no seat for plainword"}`))
+		_, err := Copilot(t.Context(), CopilotOptions{Options: w.options(s)})
+		mustBe(t, err, ErrDenied, "no seat for <redacted>")
+	})
+}
