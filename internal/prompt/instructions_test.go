@@ -291,13 +291,13 @@ func TestOnlyAStopIsAnError(t *testing.T) {
 }
 
 func TestTheLinkedProjectGoesBeforeTheWorkingDirectory(t *testing.T) {
-	m := newFiles(t, "/work/pkg", map[string]string{
-		"/AGENTS.md": "x", "/work/AGENTS.md": "x", "/work/pkg/CLAUDE.md": "x", "/project/AGENTS.md": "x", "/project/src/AGENTS.md": "x",
+	m := newFiles(t, "/w/pkg", map[string]string{
+		"/AGENTS.md": "x", "/w/AGENTS.md": "x", "/w/pkg/CLAUDE.md": "x", "/project/AGENTS.md": "x", "/project/src/AGENTS.md": "x",
 	})
 	for linked, want := range map[string][]string{
-		"/project/src": {"/AGENTS.md", "/project/AGENTS.md", "/project/src/AGENTS.md", "/work/AGENTS.md", "/work/pkg/CLAUDE.md"},
-		"/work":        {"/AGENTS.md", "/work/AGENTS.md", "/work/pkg/CLAUDE.md"},
-		"/work/pkg":    {"/AGENTS.md", "/work/AGENTS.md", "/work/pkg/CLAUDE.md"},
+		"/project/src": {"/AGENTS.md", "/project/AGENTS.md", "/project/src/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
+		"/w":        {"/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
+		"/w/pkg":    {"/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
 	} {
 		if got := read(t, m, Options{Linked: linked}).Used; !slices.Equal(got, want) {
 			t.Errorf("linked to %s: %q", linked, got)
