@@ -296,8 +296,8 @@ func TestTheLinkedProjectGoesBeforeTheWorkingDirectory(t *testing.T) {
 	})
 	for linked, want := range map[string][]string{
 		"/project/src": {"/AGENTS.md", "/project/AGENTS.md", "/project/src/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
-		"/w":        {"/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
-		"/w/pkg":    {"/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
+		"/w":           {"/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
+		"/w/pkg":       {"/AGENTS.md", "/w/AGENTS.md", "/w/pkg/CLAUDE.md"},
 	} {
 		if got := read(t, m, Options{Linked: linked}).Used; !slices.Equal(got, want) {
 			t.Errorf("linked to %s: %q", linked, got)
