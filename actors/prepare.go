@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -28,7 +27,6 @@ type Workshop struct {
 	Catalog     *catalog.Catalog
 	Credentials string // the file of stored logins
 	Trust       *settings.Trust
-	Log         *slog.Logger
 	// Speaks tells which protocols there is a dialect for.
 	Speaks func(messages.Protocol) bool
 

@@ -129,7 +129,7 @@ func newShop(t testing.TB) *shop {
 	log := slog.New(slog.DiscardHandler)
 	s.w = &Workshop{
 		Home: s.home, Catalog: catalog.Open(catalog.Options{File: filepath.Join(s.home, "models.json")}),
-		Credentials: filepath.Join(s.home, "auth.json"), Trust: settings.OpenTrust(s.home), Log: log,
+		Credentials: filepath.Join(s.home, "auth.json"), Trust: settings.OpenTrust(s.home),
 		Speaks: func(p messages.Protocol) bool { return p == messages.ProtocolCompatible },
 	}
 	s.settings(s.home, `{}`)

@@ -15,9 +15,6 @@ func NewSessionID() string { return "ses_" + newUUID() }
 // NewMessageID returns a fresh id for a prompt or an assistant message.
 func NewMessageID() string { return newUUID() }
 
-// NewSandboxID returns a fresh sandbox id.
-func NewSandboxID() string { return "sbx_" + newUUID() }
-
 // NewEventID returns a fresh event id.
 func NewEventID() string { return "evt_" + newUUID() }
 

@@ -74,8 +74,8 @@ func newAuthRefresh(a *authCommand) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh",
 		Short: "Renew the stored login if it has expired (Codex only)",
-		Long: `Renew the stored login if it has expired or is about to. Runs do this by
-themselves. A Copilot login does not expire.`,
+		Long: `Renew the stored login if it has expired or is about to. A Copilot login does not
+expire.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.do(c, func(ctx context.Context, k keeper, provider string) error {

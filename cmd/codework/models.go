@@ -58,7 +58,7 @@ to set.`,
 			}
 			ids, err := openCatalog(p).Providers(own)
 			if err != nil {
-				return explainCatalog(err)
+				return explain(err, "")
 			}
 			if idsAsJSON {
 				return printList(g, ids)
@@ -101,15 +101,13 @@ func (g *global) models(provider string) ([]messages.Model, error) {
 	}
 	list, err := openCatalog(p).List(provider, own)
 	if err != nil {
-		return nil, explainCatalog(err)
+		return nil, explain(err, "")
 	}
 	if provider != "" && len(list) == 0 {
 		return nil, &problem{slug: "model-not-found", err: fmt.Errorf("no models of a provider %q", provider), hint: "see: codework models providers"}
 	}
 	return list, nil
 }
-
-func explainCatalog(err error) error { return (&output{}).explain(err) }
 
 // catalogSources are the home's paths and the models that the settings of this
 // directory add.
@@ -141,7 +139,7 @@ func (g *global) settings() (home.Paths, *settings.Settings, error) {
 	set, err := settings.Load(src)
 	var bad *settings.Error
 	if errors.As(err, &bad) {
-		err = (&output{}).explainFailure(bad.Failure())
+		err = explainFailure(bad.Failure(), "")
 	}
 	return p, set, err
 }

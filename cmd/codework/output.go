@@ -297,7 +297,7 @@ func (o *output) end(w *watch, err error) error {
 	if s.code != 0 && w.session != "" && !o.quiet {
 		fmt.Fprintf(o.err, "interrupted; continue with: codework run --session %s \"…\"\n", w.session)
 	}
-	return o.written(o.explain(err))
+	return o.written(explain(err, o.session))
 }
 
 func (o *output) printUsage() {
@@ -358,7 +358,7 @@ type resultError struct {
 func (o *output) endJSON(w *watch, err error) error {
 	r := result{Session: o.session, Status: w.status, Text: o.answer.String(), StopReason: o.stop,
 		Usage: o.usage, Cost: o.usage.Cost.Total, Turns: o.turns}
-	if err = o.explain(err); err != nil {
+	if err = explain(err, o.session); err != nil {
 		var p *problem
 		if !errors.As(err, &p) {
 			p = &problem{slug: messages.FailUnknown, err: err}
@@ -391,8 +391,9 @@ func (o *output) written(err error) error {
 	return err
 }
 
-// explain gives an error the form that a person reads.
-func (o *output) explain(err error) error {
+// explain gives an error the form that a person reads; session is where it
+// happened, if it did in one.
+func explain(err error, session string) error {
 	if err == nil {
 		return nil
 	}
@@ -402,7 +403,7 @@ func (o *output) explain(err error) error {
 	}
 	var f *messages.Failure
 	if errors.As(err, &f) {
-		return o.explainFailure(f)
+		return explainFailure(f, session)
 	}
 	var missing *messages.SessionNotFound
 	var noDriver *messages.SandboxDriverNotRegistered
@@ -421,8 +422,8 @@ func (o *output) explain(err error) error {
 	return err
 }
 
-func (o *output) explainFailure(f *messages.Failure) error {
-	p := &problem{slug: f.Type, err: f, told: f, hint: f.Hint, fields: []field{{"session", o.session}, {"request", f.Request}}}
+func explainFailure(f *messages.Failure, session string) error {
+	p := &problem{slug: f.Type, err: f, told: f, hint: f.Hint, fields: []field{{"session", session}, {"request", f.Request}}}
 	if f.Status != 0 {
 		p.fields = append(p.fields, field{"status", strconv.Itoa(f.Status)})
 	}

@@ -353,7 +353,7 @@ func TestErrorBlocks(t *testing.T) {
 		{nil, "", 0},
 	} {
 		var b strings.Builder
-		code := report(&b, o.explain(c.err))
+		code := report(&b, explain(c.err, o.session))
 		same(t, fmt.Sprint(c.err), b.String(), c.want)
 		if code != c.code {
 			t.Errorf("%v: code %d, want %d", c.err, code, c.code)
@@ -373,7 +373,7 @@ func TestControlCharactersNeverReachTheTerminal(t *testing.T) {
 	o.work(messages.EventLLMEnded, d)
 	o.printUsage()
 	printProblem(err, &problem{slug: "x", err: errors.New(hostile), fields: []field{{"title", hostile}}, hint: hostile})
-	printProblem(err, o.explain(&messages.Failure{Type: messages.FailUnknown, Message: hostile, Request: hostile}).(*problem))
+	printProblem(err, explain(&messages.Failure{Type: messages.FailUnknown, Message: hostile, Request: hostile}, o.session).(*problem))
 	noControls(t, "standard error", err.String())
 	if !strings.Contains(err.String(), "a]52;c;eA==b[2Jc  d31mef g") {
 		t.Errorf("the text itself is gone:\n%s", err)

@@ -76,7 +76,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	}
 	host, _ := os.Hostname() // "" then stands on both sides of the comparison
 	workshop := &actors.Workshop{
-		Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Log: log, Catalog: openCatalog(p),
+		Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Catalog: openCatalog(p),
 		Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
 	}
 	o.logins = credentials.OpenStore(credentials.Options{File: workshop.Credentials, Log: log})

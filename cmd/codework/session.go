@@ -91,7 +91,7 @@ func (g *global) explain(err error) error {
 	case errors.Is(err, client.ErrConnectionLost):
 		return &problem{slug: "connection", err: &explained{errors.New("the process that owns this home ended meanwhile"), err}, hint: "try again"}
 	}
-	return (&output{}).explain(err)
+	return explain(err, "")
 }
 
 // inJSON prints an error that is no wrong use on standard output too, for the
