@@ -167,16 +167,26 @@ type Request struct {
 	MessageID string // the id the answer will have
 	Model     Model
 	APIKey    string // already resolved; empty sends none
-	System    string
-	Messages  []Message
-	Tools     []ToolDefinition
-	Thinking  ThinkingLevel // already fitted to the model
-	Options   RequestOptions
+	// Login is what a stored login says beside its key; nil when the key came
+	// from elsewhere.
+	Login    *Login
+	System   string
+	Messages []Message
+	Tools    []ToolDefinition
+	Thinking ThinkingLevel // already fitted to the model
+	Options  RequestOptions
 	// Blob loads an image by its name.
 	Blob func(name string) ([]byte, error)
 	// Cache keeps the encoded form of messages between the requests of one
 	// session. It is used by one request at a time; nil encodes afresh.
 	Cache *EncodeCache
+}
+
+// Login is what the credentials of a subscription say beside their bearer
+// token. Neither field is secret.
+type Login struct {
+	AccountID string // of a ChatGPT account; empty for other providers
+	Endpoint  string // base URL the provider gave for this account; empty keeps the model's
 }
 
 // EncodeCache holds what a dialect made of messages that never change again.
