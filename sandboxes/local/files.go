@@ -332,7 +332,7 @@ func (m *mount) Lock(ctx context.Context, path string) (unlock func(), err error
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(m.ctx, func() { cancel(sandboxes.ErrClosed) })()
-		if unlock, err = m.sandbox.locks.take(ctx, name); err != nil {
+		if unlock, err = m.sandbox.locks.Take(ctx, name); err != nil {
 			return context.Cause(ctx)
 		}
 		return nil

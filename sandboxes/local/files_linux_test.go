@@ -468,53 +468,8 @@ func TestLockIsOneForAllNamesOfAFile(t *testing.T) {
 			again()
 		}
 	}
-	if n := len(s.locks.queues); n != 0 {
+	if n := s.locks.Len(); n != 0 {
 		t.Errorf("%d locks remembered", n)
-	}
-}
-
-func TestLockServesInOrderOfArrival(t *testing.T) {
-	var l locks
-	unlock, err := l.take(ctxb, "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const waiters = 20
-	served := make(chan int, waiters)
-	for i := range waiters {
-		ctx, cancel := context.WithCancel(ctxb)
-		defer cancel()
-		go func() {
-			unlock, err := l.take(ctx, "f")
-			if err == nil {
-				served <- i
-				unlock()
-			} else {
-				served <- -1
-			}
-		}()
-		if err := eventually("it has queued up", func() bool {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return len(l.queues["f"]) == 2+i-i/5
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if i%5 == 4 { // some leave again
-			cancel()
-			if got := <-served; got != -1 {
-				t.Errorf("%d was served", got)
-			}
-		}
-	}
-	unlock()
-	for i := range waiters {
-		if i%5 == 4 {
-			continue
-		}
-		if got := <-served; got != i {
-			t.Errorf("%d was served instead of %d", got, i)
-		}
 	}
 }
 
@@ -565,9 +520,7 @@ func TestClosingTheMountEndsTheWaitForALock(t *testing.T) {
 		done <- err
 	}()
 	if err := eventually("somebody waits", func() bool {
-		s.locks.mu.Lock()
-		defer s.locks.mu.Unlock()
-		return len(s.locks.queues[file]) == 2
+		return s.locks.Queued(file) == 2
 	}); err != nil {
 		t.Fatal(err)
 	}

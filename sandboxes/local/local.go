@@ -34,6 +34,7 @@ import (
 
 	"codework/messages"
 	"codework/sandboxes"
+	"codework/sandboxes/internal/filelock"
 	"codework/sandboxes/supervisor"
 )
 
@@ -59,7 +60,7 @@ type Options struct {
 type Sandbox struct {
 	host    *supervisor.Host
 	scratch *scratch
-	locks   locks
+	locks   filelock.Table
 	started time.Time
 	slots   chan struct{} // one token per running command
 
