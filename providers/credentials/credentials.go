@@ -15,6 +15,7 @@
 package credentials
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,13 +40,43 @@ const (
 	SourceEditor = "editor login"
 )
 
-// Resolve returns the key for a model and where it was found. A provider that
-// names no variable and no key needs none: both are empty then. settingsKey is
-// the "${NAME}" of the settings, or empty; file is the credential file.
+// Found is a key and where it was found.
+type Found struct {
+	Key    string // empty where the provider needs none
+	Source string
+	// Login is the stored login that the key is of; nil for one from elsewhere.
+	Login *Login
+}
+
+// Resolve returns the key for a model. A provider that names no variable and
+// no key needs none: Key and Source are empty then. settingsKey is the
+// "${NAME}" of the settings, or empty. A login that ends within a minute is
+// renewed first, which asks its provider.
 //
 // A reference that leads nowhere fails instead of falling through to the next
 // source: a person who names a variable means that account and no other.
-func Resolve(model messages.Model, settingsKey string, lookup Lookup, file string) (key, source string, failure *messages.Failure) {
+func (s *Store) Resolve(ctx context.Context, model messages.Model, settingsKey string, lookup Lookup) (Found, *messages.Failure) {
+	return find(model, settingsKey, lookup, func(provider string) (*Login, *messages.Failure) {
+		login, failure := ReadLogin(s.file, provider)
+		if failure != nil || login == nil {
+			return nil, failure
+		}
+		login, err := s.Fresh(ctx, provider)
+		return login, Explain(err)
+	})
+}
+
+// Has tells whether there is a key for a model, or none is needed. It asks
+// nobody: a stored login counts, whatever has become of it.
+func (s *Store) Has(model messages.Model, lookup Lookup) bool {
+	_, failure := find(model, "", lookup, func(provider string) (*Login, *messages.Failure) {
+		return ReadLogin(s.file, provider)
+	})
+	return failure == nil
+}
+
+// find looks in all places, in their order.
+func find(model messages.Model, settingsKey string, lookup Lookup, stored func(provider string) (*Login, *messages.Failure)) (Found, *messages.Failure) {
 	named := []struct{ source, value string }{
 		{SourceSettings, settingsKey},
 		{SourceProvider, model.Provider.Key},
@@ -55,10 +86,10 @@ func Resolve(model messages.Model, settingsKey string, lookup Lookup, file strin
 			continue
 		}
 		if _, ok := reference(n.value); !ok {
-			return "", "", literalKey(n.source)
+			return Found{}, literalKey(n.source)
 		}
 		key, failure := expand(n.source, n.value, lookup)
-		return key, n.source, failure
+		return Found{Key: key, Source: n.source}, failure
 	}
 
 	early, late := model.Provider.Env, []string(nil)
@@ -68,41 +99,33 @@ func Resolve(model messages.Model, settingsKey string, lookup Lookup, file strin
 	}
 	for _, name := range early {
 		if key, failure := fromVariable(name, lookup); key != "" || failure != nil {
-			return key, name, failure
+			return Found{Key: key, Source: name}, failure
 		}
 	}
 	if !hasLogin {
 		if len(early) == 0 {
-			return "", "", nil
+			return Found{}, nil
 		}
-		return "", "", missing(model.Provider, early)
+		return Found{}, missing(model.Provider, early)
 	}
-	stored, failure := ReadLogin(file, model.Provider.ID)
+	own, failure := stored(model.Provider.ID)
 	if failure != nil {
-		return "", "", failure
+		return Found{}, failure
 	}
-	if stored != nil {
-		if stored.expired() {
-			return "", "", &messages.Failure{
-				Type:    messages.FailAuthentication,
-				Code:    messages.CodeExpired,
-				Message: "the stored login for " + model.Provider.ID + " has expired",
-				Hint:    "renew it with: codework " + login.renew() + " --" + model.Provider.ID,
-			}
-		}
-		return stored.Access, SourceLogin, nil
+	if own != nil {
+		return Found{Key: own.Access, Source: SourceLogin, Login: own}, nil
 	}
 	for _, name := range late {
 		if key, failure := fromVariable(name, lookup); failure == nil && copilotToken(key) {
-			return key, name, nil
+			return Found{Key: key, Source: name}, nil
 		}
 	}
 	if model.Provider.ID == CopilotID {
 		if key := editorToken(lookup); key != "" {
-			return key, SourceEditor, nil
+			return Found{Key: key, Source: SourceEditor}, nil
 		}
 	}
-	return "", "", missing(model.Provider, early)
+	return Found{}, missing(model.Provider, early)
 }
 
 // Expand gives the value that a setting stands for: what the variable NAME

@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -41,6 +42,12 @@ func authFile(t *testing.T, content string) string {
 	return path
 }
 
+// resolve asks a Store that has nobody to renew a login with.
+func resolve(m messages.Model, settingsKey string, lookup Lookup, file string) (key, source string, failure *messages.Failure) {
+	found, failure := OpenStore(Options{File: file, TokenURL: "http://127.0.0.1:1/"}).Resolve(context.Background(), m, settingsKey, lookup)
+	return found.Key, found.Source, failure
+}
+
 func TestSourcesCountInTheirOrder(t *testing.T) {
 	all := env("SET=from-settings", "ENTRY=from-entry", "FIRST=from-first", "SECOND=from-second")
 	for _, test := range []struct {
@@ -59,7 +66,7 @@ func TestSourcesCountInTheirOrder(t *testing.T) {
 		{"blanks around", model("p", "", "K"), "", env("K=\t key \r\n"), "key", "K"},
 		{"a dollar is a dollar", model("p", "${K}"), "", env("K=${FIRST}", "FIRST=no"), "${FIRST}", SourceProvider},
 	} {
-		key, source, f := Resolve(test.model, test.settings, test.lookup, "")
+		key, source, f := resolve(test.model, test.settings, test.lookup, "")
 		if f != nil || key != test.key || source != test.source {
 			t.Errorf("%s: %q from %q, %v", test.name, key, source, f)
 		}
@@ -76,7 +83,7 @@ func TestNoKeySaysWhatToDo(t *testing.T) {
 		{model("openai-codex", "", "OPENAI_CODEX_API_KEY"), []string{"codework auth login --openai-codex", "OPENAI_CODEX_API_KEY"}},
 		{model("github-copilot", ""), []string{"codework auth login --github-copilot", "set COPILOT_GITHUB_TOKEN;"}},
 	} {
-		_, _, f := Resolve(test.model, "", env(), filepath.Join(t.TempDir(), "auth.json"))
+		_, _, f := resolve(test.model, "", env(), filepath.Join(t.TempDir(), "auth.json"))
 		if f == nil || f.Type != messages.FailAuthentication || f.Code != messages.CodeMissing || !strings.Contains(f.Message, test.model.Provider.ID) {
 			t.Errorf("%s: %+v", test.model.Provider.ID, f)
 			continue
@@ -91,7 +98,7 @@ func TestNoKeySaysWhatToDo(t *testing.T) {
 
 func TestReferenceToNothingFailsAndNamesBoth(t *testing.T) {
 	for _, lookup := range []Lookup{env("FIRST=x"), env("FIRST=x", "GONE="), env("FIRST=x", "GONE=  ")} {
-		_, _, f := Resolve(model("p", "", "FIRST"), "${GONE}", lookup, "")
+		_, _, f := resolve(model("p", "", "FIRST"), "${GONE}", lookup, "")
 		if f == nil || f.Code != messages.CodeMissing || !strings.Contains(f.Message, "GONE") || !strings.Contains(f.Message, "model.options.apiKey") {
 			t.Errorf("%+v", f)
 		}
@@ -117,8 +124,8 @@ func TestExpandTakesWholeReferencesOnly(t *testing.T) {
 func TestLiteralKeysAreRefusedWithoutShowingThem(t *testing.T) {
 	for _, secret := range []string{"sk-secret", "${A}sk-secret", "$SECRET-sk-secret"} {
 		for _, try := range []func() *messages.Failure{
-			func() *messages.Failure { _, _, f := Resolve(model("p", secret), "", env("A=b"), ""); return f },
-			func() *messages.Failure { _, _, f := Resolve(model("p", ""), secret, env("A=b"), ""); return f },
+			func() *messages.Failure { _, _, f := resolve(model("p", secret), "", env("A=b"), ""); return f },
+			func() *messages.Failure { _, _, f := resolve(model("p", ""), secret, env("A=b"), ""); return f },
 		} {
 			f := try()
 			if f == nil || f.Type != messages.FailConfiguration || strings.Contains(f.Message+f.Hint, "secret") {
@@ -129,7 +136,7 @@ func TestLiteralKeysAreRefusedWithoutShowingThem(t *testing.T) {
 }
 
 func TestKeyWithALineBreakIsRefusedWithoutShowingIt(t *testing.T) {
-	key, _, f := Resolve(model("p", "", "K"), "", env("K=sk-one\nsk-two"), "")
+	key, _, f := resolve(model("p", "", "K"), "", env("K=sk-one\nsk-two"), "")
 	if key != "" || f == nil || f.Code != messages.CodeInvalid || !strings.Contains(f.Message, "K ") || strings.Contains(f.Message+f.Hint, "sk-") {
 		t.Errorf("%q, %+v", key, f)
 	}
@@ -149,7 +156,7 @@ func TestLoginsAreReadInAllThreeShapes(t *testing.T) {
 	} {
 		file := authFile(t, content)
 		for provider, want := range map[string]string{"openai-codex": "a.codex.token", "github-copilot": "ghu_stored"} {
-			key, source, f := Resolve(model(provider, ""), "", env(), file)
+			key, source, f := resolve(model(provider, ""), "", env(), file)
 			if f != nil || key != want || source != SourceLogin {
 				t.Errorf("%s, %s: %q from %q, %v", name, provider, key, source, f)
 			}
@@ -191,7 +198,7 @@ func TestBrokenCredentialFileIsReportedWithoutItsContent(t *testing.T) {
 		"garbage":      "secret{",
 	} {
 		file := authFile(t, content)
-		key, _, f := Resolve(model("openai-codex", ""), "", env(), file)
+		key, _, f := resolve(model("openai-codex", ""), "", env(), file)
 		if key != "" || f == nil || f.Type != messages.FailAuthentication || f.Code != messages.CodeInvalid ||
 			!strings.Contains(f.Message, file) || strings.Contains(f.Message+f.Hint, "secret") {
 			t.Errorf("%s: %q, %+v", name, key, f)
@@ -205,18 +212,18 @@ func TestBrokenCredentialFileIsReportedWithoutItsContent(t *testing.T) {
 		t.Error("a folder is no credential file")
 	}
 	// A key that needs no file does not care.
-	if key, _, f := Resolve(model("openai-codex", ""), "", env("OPENAI_CODEX_API_KEY=k"), authFile(t, "broken")); key != "k" || f != nil {
+	if key, _, f := resolve(model("openai-codex", ""), "", env("OPENAI_CODEX_API_KEY=k"), authFile(t, "broken")); key != "k" || f != nil {
 		t.Errorf("%q, %v", key, f)
 	}
 }
 
-func TestExpiredLoginSaysHowToRenewIt(t *testing.T) {
+func TestExpiredLoginThatCannotBeRenewedSaysToSignIn(t *testing.T) {
 	file := authFile(t, `{"openai-codex":{"access":"a","expires":1,"accountId":"x"},"github-copilot":{"access":"ghu_a","expires":1}}`)
 	for provider, hint := range map[string]string{
-		"openai-codex":   "codework auth refresh --openai-codex",
+		"openai-codex":   "codework auth login --openai-codex",
 		"github-copilot": "codework auth login --github-copilot",
 	} {
-		_, _, f := Resolve(model(provider, ""), "", env(), file)
+		_, _, f := resolve(model(provider, ""), "", env(), file)
 		if f == nil || f.Code != messages.CodeExpired || !strings.Contains(f.Hint, hint) {
 			t.Errorf("%s: %+v", provider, f)
 		}
@@ -244,18 +251,18 @@ func TestCopilotPrefersItsOwnTokenThenTheLoginThenSharedOnes(t *testing.T) {
 		{"shared", none, []string{"GITHUB_TOKEN=ghs_ci", "GH_TOKEN=gho_x"}, "gho_x", "GH_TOKEN"},
 		{"editor", none, []string{"GITHUB_TOKEN=ghs_ci", "XDG_CONFIG_HOME=" + editor}, "ghu_editor", SourceEditor},
 	} {
-		key, source, f := Resolve(m, "", env(test.env...), test.file)
+		key, source, f := resolve(m, "", env(test.env...), test.file)
 		if f != nil || key != test.key || source != test.source {
 			t.Errorf("%s: %q from %q, %v", test.name, key, source, f)
 		}
 	}
-	if key, _, f := Resolve(m, "", env("GITHUB_TOKEN=ghs_ci", "GH_TOKEN=github_pat_x"), none); f == nil {
+	if key, _, f := resolve(m, "", env("GITHUB_TOKEN=ghs_ci", "GH_TOKEN=github_pat_x"), none); f == nil {
 		t.Errorf("took %q, which has no access to Copilot", key)
 	}
 }
 
 func TestOwnEntryOfALoginProviderMayNameItsVariable(t *testing.T) {
-	key, source, f := Resolve(model("openai-codex", "", "MY_TOKEN"), "", env("MY_TOKEN=mine", "OPENAI_CODEX_API_KEY=k"), "")
+	key, source, f := resolve(model("openai-codex", "", "MY_TOKEN"), "", env("MY_TOKEN=mine", "OPENAI_CODEX_API_KEY=k"), "")
 	if f != nil || key != "mine" || source != "MY_TOKEN" {
 		t.Errorf("%q from %q, %v", key, source, f)
 	}

@@ -68,15 +68,16 @@ type Login struct {
 	AvailableModelIDs []string `json:"availableModelIds,omitzero"`
 }
 
-// renew is what a person does about an expired login.
-func (s signIn) renew() string {
-	if s.refreshes {
-		return "auth refresh"
+// Endpoint is the base URL that the login's provider is reached at; empty
+// where that is the model's own. Copilot's is what GitHub has told, else that
+// of the person's GitHub Enterprise.
+func (l *Login) Endpoint() string {
+	if l.APIEndpoint != "" || l.EnterpriseURL == "" {
+		return l.APIEndpoint
 	}
-	return "auth login"
+	host := strings.TrimPrefix(strings.TrimPrefix(l.EnterpriseURL, "https://"), "http://")
+	return "https://copilot-api." + strings.TrimRight(host, "/")
 }
-
-func (l *Login) expired() bool { return l.due(time.Now(), 0) }
 
 // due tells whether a login ends within the given time from now.
 func (l *Login) due(now time.Time, within time.Duration) bool {

@@ -61,20 +61,20 @@ func (s *Store) renew(ctx context.Context, r renewal) (*Login, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("renew the login for %s: %w", r.provider, err)
 	}
-	s.mu.Lock()
-	f := s.flights[r]
+	s.flights.mu.Lock()
+	f := s.flights.by[r]
 	if f == nil {
 		f = &flight{done: make(chan struct{})}
-		s.flights[r] = f
+		s.flights.by[r] = f
 		go func() {
 			f.login, f.err = s.renewOnce(context.WithoutCancel(ctx), r)
-			s.mu.Lock()
-			delete(s.flights, r)
-			s.mu.Unlock()
+			s.flights.mu.Lock()
+			delete(s.flights.by, r)
+			s.flights.mu.Unlock()
 			close(f.done)
 		}()
 	}
-	s.mu.Unlock()
+	s.flights.mu.Unlock()
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -137,7 +137,6 @@ func tokenClient(given *http.Client) *http.Client {
 	} else {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.Proxy = nil
-		t.DisableKeepAlives = true // the next request is hours away
 		c.Transport = t
 	}
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -188,11 +187,16 @@ func (s *Store) ask(ctx context.Context, provider string, login *Login) (*Login,
 
 // unrenewed is the error of a renewal that may work another time.
 func unrenewed(provider, what string) error {
-	return fmt.Errorf("renew the login for %s: %s; try again later, or sign in with: codework auth login --%s", provider, what, provider)
+	return &renewError{provider: provider, what: "renew the login for " + provider + ": " + what}
 }
 
 func (s *Store) send(req *http.Request) (status int, body []byte, err error) {
-	res, err := s.client.Do(req)
+	client, err := s.client()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer client.CloseIdleConnections() // the next request is hours away
+	res, err := client.Do(req)
 	if err != nil {
 		// Without the address, which may be the user's own.
 		if u := (*url.Error)(nil); errors.As(err, &u) {

@@ -47,18 +47,24 @@ type Options struct {
 // a caller should depend on.
 type Store struct {
 	file     string
-	client   *http.Client
+	client   func() (*http.Client, error)
 	tokenURL string
 	now      func() time.Time
 	log      *slog.Logger
 
-	mu      sync.Mutex // guards flights
-	flights map[renewal]*flight
+	flights *flights
+}
+
+// flights are the renewals under way, of a Store and of those that With made
+// of it.
+type flights struct {
+	mu sync.Mutex
+	by map[renewal]*flight // guarded by mu
 }
 
 // OpenStore makes a Store. It reads nothing yet, so it cannot fail.
 func OpenStore(o Options) *Store {
-	s := &Store{file: o.File, tokenURL: o.TokenURL, now: o.Now, log: o.Log, flights: map[renewal]*flight{}}
+	s := &Store{file: o.File, tokenURL: o.TokenURL, now: o.Now, log: o.Log, flights: &flights{by: map[renewal]*flight{}}}
 	if s.tokenURL == "" {
 		s.tokenURL = codexTokenURL
 	}
@@ -68,8 +74,22 @@ func OpenStore(o Options) *Store {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
-	s.client = tokenClient(o.Client)
+	s.client = func() (*http.Client, error) { return tokenClient(o.Client), nil }
 	return s
+}
+
+// With returns the same Store for a caller that reaches the network another
+// way: its client is made when a renewal needs one.
+func (s *Store) With(client func() (*http.Client, error)) *Store {
+	own := *s
+	own.client = func() (*http.Client, error) {
+		c, err := client()
+		if err != nil {
+			return nil, err
+		}
+		return tokenClient(c), nil
+	}
+	return &own
 }
 
 // Close waits until the renewals that are under way are stored, also those
@@ -77,9 +97,9 @@ func OpenStore(o Options) *Store {
 // bound it. A process that ends without it may lose a login. The Store can be
 // used afterwards.
 func (s *Store) Close() {
-	s.mu.Lock()
-	running := slices.Collect(maps.Values(s.flights))
-	s.mu.Unlock()
+	s.flights.mu.Lock()
+	running := slices.Collect(maps.Values(s.flights.by))
+	s.flights.mu.Unlock()
 	for _, f := range running {
 		<-f.done
 	}
@@ -255,7 +275,50 @@ func plain(f *messages.Failure) error { return errors.New(f.Message + "; " + f.H
 
 // over is the error of a login that cannot be renewed.
 func over(provider, why string) error {
-	return fmt.Errorf("the login for %s is over: %s; %w with: codework auth login --%s", provider, why, ErrSignIn, provider)
+	return &renewError{provider: provider, what: "the login for " + provider + " is over: " + why, over: true}
+}
+
+// renewError is why a login is not good for a request.
+type renewError struct {
+	provider, what string
+	over           bool // only signing in again helps
+}
+
+func (e *renewError) Error() string {
+	if e.over {
+		return e.what + "; " + ErrSignIn.Error() + " with: " + signInCommand(e.provider)
+	}
+	return e.what + "; try again later, or sign in with: " + signInCommand(e.provider)
+}
+
+func (e *renewError) Unwrap() error {
+	if e.over {
+		return ErrSignIn
+	}
+	return nil
+}
+
+func signInCommand(provider string) string { return "codework auth login --" + provider }
+
+// Explain gives an error of a Store the form that the failures of requests
+// have; nil for none.
+func Explain(err error) *messages.Failure {
+	if err == nil {
+		return nil
+	}
+	f := &messages.Failure{Type: messages.FailAuthentication, Code: messages.CodeInvalid, Message: err.Error()}
+	var renew *renewError
+	if errors.As(err, &renew) {
+		f.Message = renew.what
+		if renew.over {
+			f.Code, f.Hint = messages.CodeExpired, "sign in again with: "+signInCommand(renew.provider)
+		} else {
+			// Most likely the network, or a service that is down for a while.
+			f.Type, f.Code, f.Retryable = messages.FailUnavailable, "", true
+			f.Hint = "try again later, or sign in with: " + signInCommand(renew.provider)
+		}
+	}
+	return f
 }
 
 func knownProvider(provider string) error {

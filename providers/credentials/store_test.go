@@ -66,7 +66,7 @@ func TestSavedLoginsAreTherePerProviderUntilLogout(t *testing.T) {
 		}
 	}
 	// What requests read is what was saved.
-	if key, source, f := Resolve(model("github-copilot", ""), "", env(), file); key != "ghu_x" || source != SourceLogin || f != nil {
+	if key, source, f := resolve(model("github-copilot", ""), "", env(), file); key != "ghu_x" || source != SourceLogin || f != nil {
 		t.Errorf("%q, %q, %v", key, source, f)
 	}
 	if err := s.Logout(ctx, "openai-codex"); err != nil {
