@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"encoding/json"
 	"errors"
 	"path"
 )
@@ -129,10 +130,13 @@ type DriverInfo struct {
 type (
 	CreateSandbox struct {
 		Driver string `json:"driver"`
+		// Config is laid over what the settings say to the driver.
+		Config json.RawMessage `json:"config,omitempty"`
 	}
 	RegisterSandbox struct {
-		Driver             string `json:"driver"`
-		ProviderResourceID string `json:"providerResourceId"`
+		Driver             string          `json:"driver"`
+		ProviderResourceID string          `json:"providerResourceId"`
+		Config             json.RawMessage `json:"config,omitempty"`
 	}
 )
 

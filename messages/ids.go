@@ -12,6 +12,9 @@ const LocalSandbox = "local"
 // NewSessionID returns a fresh session id; ids sort by creation.
 func NewSessionID() string { return "ses_" + newUUID() }
 
+// NewSandboxID returns a fresh id for a sandbox; ids sort by creation.
+func NewSandboxID() string { return "sbx_" + newUUID() }
+
 // NewMessageID returns a fresh id for a prompt or an assistant message.
 func NewMessageID() string { return newUUID() }
 

@@ -22,6 +22,10 @@ const (
 	ProtocolOffline         Protocol = "offline"
 )
 
+// ProtocolCopilot is the dialect of GitHub Copilot, which speaks three of the
+// others, by model. Settings and the catalog name the one of the model.
+const ProtocolCopilot Protocol = "github-copilot"
+
 // ThinkingLevel is how much a model is asked to reason.
 type ThinkingLevel string
 

@@ -1,5 +1,13 @@
 package messages
 
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
 // SandboxKind is where a sandbox lives.
 type SandboxKind string
 
@@ -24,6 +32,53 @@ const (
 	SandboxUnavail      SandboxStatus = "unavail"
 	SandboxFaulted      SandboxStatus = "faulted"
 )
+
+// Who made a sandbox. Those of others are never stopped.
+const (
+	SandboxManaged  = "managed"
+	SandboxExternal = "external"
+)
+
+// What a sandbox is used for.
+const (
+	SandboxIdle   = "idle"
+	SandboxInUse  = "busy"
+	SandboxPinned = "pinned"
+)
+
+// SandboxRecord is what the store keeps of a sandbox. It outlives the sandbox,
+// so that its id is never used again, and holds no secrets.
+type SandboxRecord struct {
+	ID        string        `json:"id"`
+	Driver    string        `json:"driver"`
+	Kind      SandboxKind   `json:"kind"`
+	Ownership string        `json:"ownership"`
+	Status    SandboxStatus `json:"status"`
+	// ResourceID, Dir and Extra are the driver's resource; empty as long as
+	// there is none.
+	ResourceID string          `json:"resourceId,omitempty"`
+	Dir        string          `json:"dir,omitempty"`
+	Extra      json.RawMessage `json:"extra,omitempty"`
+	Project    string          `json:"project,omitempty"`
+	Config     json.RawMessage `json:"config,omitempty"` // with references, not with what they stand for
+	// Failure is why the sandbox is faulted or unavailable.
+	Failure   *CleanedError `json:"failure,omitempty"`
+	CreatedAt int64         `json:"createdAt"` // epoch milliseconds
+	UpdatedAt int64         `json:"updatedAt"` // when the status was observed
+}
+
+// Info is what clients are told, with how many use the sandbox.
+func (r SandboxRecord) Info(refCount int) SandboxInfo {
+	i := SandboxInfo{ID: r.ID, Driver: r.Driver, Kind: r.Kind, Ownership: r.Ownership, Status: r.Status, Usage: SandboxIdle,
+		RefCount: refCount, CreatedAt: ISOTime(r.CreatedAt), UpdatedAt: ISOTime(r.UpdatedAt)}
+	if r.ResourceID != "" {
+		i.ProviderResourceID = &r.ResourceID
+	}
+	if refCount > 0 {
+		i.Usage = SandboxInUse
+	}
+	return i
+}
 
 // SandboxInfo is what clients are told of a sandbox.
 type SandboxInfo struct {
@@ -78,6 +133,87 @@ type CleanedError struct {
 	Name    string `json:"name"`
 	Message string `json:"message"`
 	Code    string `json:"code,omitempty"`
+}
+
+// SandboxUnavailable means that the sandbox is gone, or cannot be used in the state
+// in which it is.
+type SandboxUnavailable struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+// SandboxRemoved means that the sandbox was removed by us.
+type SandboxRemoved struct {
+	ID        string `json:"id"`
+	RemovedAt string `json:"removedAt,omitempty"` // ISO 8601
+}
+
+// SandboxTransitionConflict means that somebody else is changing the sandbox,
+// or has changed it just before.
+type SandboxTransitionConflict struct {
+	ID       string          `json:"id"`
+	Expected []SandboxStatus `json:"expected"`
+	Actual   SandboxStatus   `json:"actual"`
+}
+
+// SandboxBusy refuses to stop a sandbox that is in use.
+type SandboxBusy struct {
+	ID       string `json:"id"`
+	RefCount int    `json:"refCount"`
+}
+
+func (e *SandboxUnavailable) Tag() string        { return "SandboxUnavailError" }
+func (e *SandboxRemoved) Tag() string            { return "SandboxRemovedError" }
+func (e *SandboxTransitionConflict) Tag() string { return "SandboxTransitionConflictError" }
+func (e *SandboxBusy) Tag() string               { return "SandboxBusyError" }
+
+func (e *SandboxUnavailable) Error() string {
+	return "sandbox " + e.ID + " cannot be used: " + e.Reason
+}
+func (e *SandboxRemoved) Error() string { return "sandbox " + e.ID + " was removed" }
+func (e *SandboxTransitionConflict) Error() string {
+	return fmt.Sprintf("sandbox %s is %s", e.ID, e.Actual)
+}
+func (e *SandboxBusy) Error() string {
+	return fmt.Sprintf("sandbox %s is in use (%d)", e.ID, e.RefCount)
+}
+
+// IsHost tells whether a session's sandbox is this machine itself.
+func IsHost(sandboxID string) bool { return sandboxID == "" || sandboxID == LocalSandbox }
+
+// maxSandboxConfig and maxResourceID bound what callers send, in bytes.
+const (
+	maxSandboxConfig = 64 << 10
+	maxResourceID    = 2048
+)
+
+// ValidateSandboxConfig checks the form of a driver's configuration: a JSON
+// object. What may stand in it is the driver's to say.
+func ValidateSandboxConfig(config json.RawMessage) error {
+	if len(config) == 0 {
+		return nil
+	}
+	var o map[string]json.RawMessage
+	if json.Unmarshal(config, &o) != nil || o == nil {
+		return errors.New("config: expected an object")
+	}
+	if len(config) > maxSandboxConfig {
+		return errors.New("config: over 64 KiB")
+	}
+	return nil
+}
+
+// ValidateResourceID checks the form of a provider's resource id.
+func ValidateResourceID(id string) error {
+	if id == "" || len(id) > maxResourceID {
+		return errors.New("a resource id has 1 to 2048 bytes")
+	}
+	if strings.ContainsFunc(id, func(r rune) bool {
+		return r <= ' ' || r == 0x7f || r == 0xfffd || unicode.IsSpace(r) || unicode.IsControl(r)
+	}) {
+		return errors.New("a resource id holds no spaces or control characters")
+	}
+	return nil
 }
 
 func (e *SandboxNotFound) Tag() string            { return "SandboxNotFoundError" }

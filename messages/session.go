@@ -3,6 +3,7 @@ package messages
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 	"unicode"
@@ -341,6 +342,10 @@ func (r SandboxRef) Validate() error {
 		return errors.New("sandbox: id goes without driver and providerResourceId")
 	case r.ID == "" && r.Driver == "":
 		return errors.New("sandbox: expected id or driver")
+	case r.ProviderResourceID != "":
+		if err := ValidateResourceID(r.ProviderResourceID); err != nil {
+			return fmt.Errorf("sandbox.providerResourceId: %w", err)
+		}
 	}
 	return nil
 }

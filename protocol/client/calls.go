@@ -89,6 +89,31 @@ func (c *Client) Sandboxes(ctx context.Context) (list []messages.SandboxInfo, er
 	return list, c.call(ctx, contract.SandboxList, nil, &list)
 }
 
+// SandboxDrivers returns what new sandboxes can be made with.
+func (c *Client) SandboxDrivers(ctx context.Context) (list []messages.DriverInfo, err error) {
+	return list, c.call(ctx, contract.SandboxDrivers, nil, &list)
+}
+
+// CreateSandbox makes a sandbox.
+func (c *Client) CreateSandbox(ctx context.Context, m messages.CreateSandbox) (info messages.SandboxInfo, err error) {
+	return info, c.call(ctx, contract.SandboxCreate, m, &info)
+}
+
+// RegisterSandbox makes a sandbox known that somebody else made.
+func (c *Client) RegisterSandbox(ctx context.Context, m messages.RegisterSandbox) (info messages.SandboxInfo, err error) {
+	return info, c.call(ctx, contract.SandboxRegister, m, &info)
+}
+
+// StopSandbox takes a sandbox offline; its files stay where the driver can.
+func (c *Client) StopSandbox(ctx context.Context, id string) error {
+	return c.call(ctx, contract.SandboxStop, messages.StopSandbox{SandboxID: id}, nil)
+}
+
+// DestroySandbox removes a stopped sandbox with its files.
+func (c *Client) DestroySandbox(ctx context.Context, id string) error {
+	return c.call(ctx, contract.SandboxDestroy, messages.DestroySandbox{SandboxID: id}, nil)
+}
+
 // Exec runs a command in a sandbox, hands its output on as it comes and
 // returns the last element, which has the exit.
 func (c *Client) Exec(ctx context.Context, m messages.ExecSandbox, output func(messages.ExecOutput)) (messages.ExecOutput, error) {

@@ -203,9 +203,9 @@ func Decode(name string, payload json.RawMessage, local bool) (any, error) {
 	case *messages.ListModels:
 		return *v, nil
 	case *messages.CreateSandbox:
-		return *v, notEmpty("driver", v.Driver)
+		return *v, errors.Join(notEmpty("driver", v.Driver), messages.ValidateSandboxConfig(v.Config))
 	case *messages.RegisterSandbox:
-		return *v, errors.Join(notEmpty("driver", v.Driver), notEmpty("providerResourceId", v.ProviderResourceID))
+		return *v, errors.Join(notEmpty("driver", v.Driver), notEmpty("providerResourceId", v.ProviderResourceID), messages.ValidateSandboxConfig(v.Config))
 	case *messages.StopSandbox:
 		return *v, notEmpty("sandboxId", v.SandboxID)
 	case *messages.DestroySandbox:
@@ -472,6 +472,10 @@ func init() {
 		func() messages.Tagged { return &messages.SandboxUnsupported{} },
 		func() messages.Tagged { return &messages.SandboxMustBeStopped{} },
 		func() messages.Tagged { return &messages.SandboxProvider{} },
+		func() messages.Tagged { return &messages.SandboxUnavailable{} },
+		func() messages.Tagged { return &messages.SandboxRemoved{} },
+		func() messages.Tagged { return &messages.SandboxTransitionConflict{} },
+		func() messages.Tagged { return &messages.SandboxBusy{} },
 		func() messages.Tagged { return &messages.RelinkError{} },
 		func() messages.Tagged { return &messages.OAuthError{} },
 	} {
