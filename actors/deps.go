@@ -55,6 +55,7 @@ type Workplace interface {
 type Exchange struct {
 	Model      messages.Model
 	APIKey     string
+	Login      *messages.Login // of the account behind the key; nil when nothing is known
 	Thinking   messages.ThinkingLevel
 	Options    messages.RequestOptions
 	Retry      Retry

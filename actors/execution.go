@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -141,12 +142,17 @@ func (s *session) onPrepared(m prepared) {
 	s.exec.ex = m.ex
 	s.keepJobs = m.ex.Background
 	for _, n := range m.ex.Notices {
-		if !s.told[n] {
-			s.told[n] = true
-			s.live(messages.EventNotice, messages.EventData{Severity: "warning", Text: n})
-		}
+		s.notice(n)
 	}
 	s.attempt()
+}
+
+// notice tells the user something once in the session's life in memory.
+func (s *session) notice(text string) {
+	if !s.told[text] {
+		s.told[text] = true
+		s.live(messages.EventNotice, messages.EventData{Severity: "warning", Text: text})
+	}
 }
 
 // attempt promotes what waits and sends one request.
@@ -193,13 +199,25 @@ func (s *session) attempt() {
 func (s *session) send() {
 	x := s.exec
 	n := len(s.led.entries)
+	if !x.ex.Model.AcceptsImages() && slices.ContainsFunc(s.led.entries, showsImage) {
+		s.notice(x.ex.Model.Ref().String() + " reads no images; it is told that there was one")
+	}
 	req := &messages.Request{
-		SessionID: s.id, MessageID: x.messageID, Model: x.ex.Model, APIKey: x.ex.APIKey, System: x.ex.System,
+		SessionID: s.id, MessageID: x.messageID, Model: x.ex.Model, APIKey: x.ex.APIKey, Login: x.ex.Login, System: x.ex.System,
 		Messages: s.led.entries[:n:n], Tools: x.ex.Tools.Definitions(), Thinking: x.ex.Thinking,
 		Options: x.ex.Options, Blob: s.store.Blob, Cache: s.cache,
 	}
 	turn, tell := x.turn, s.me.Later()
 	x.ex.Streamer.Stream(x.ctx, req, func(ev messages.StreamEvent) { tell(streamed{turn, ev}) })
+}
+
+// showsImage tells whether there is an image in a message or in the results of
+// its calls.
+func showsImage(m messages.Message) bool {
+	is := func(p messages.Part) bool { return p.Type == messages.PartImage }
+	return slices.ContainsFunc(m.Parts, func(p messages.Part) bool {
+		return is(p) || p.Result != nil && slices.ContainsFunc(p.Result.Content, is)
+	})
 }
 
 // onStream takes one step of the model's answer.

@@ -19,8 +19,11 @@ import (
 type Workshop struct {
 	Home        string // folder of settings, credentials and the user's AGENTS.md
 	Catalog     *catalog.Catalog
-	Credentials string // the file of stored logins
+	Credentials *credentials.Store
 	Trust       *settings.Trust
+	// Asked, if not nil, hears when a model in the network has begun to answer,
+	// or has failed to; it must not block.
+	Asked func()
 	// Speaks tells which protocols there is a dialect for.
 	Speaks func(messages.Protocol) bool
 

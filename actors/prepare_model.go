@@ -21,7 +21,8 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	if err != nil {
 		return err
 	}
-	if !w.Speaks(m.Protocol) {
+	wire := wireOf(m)
+	if !w.Speaks(m.Protocol) || !w.Speaks(wire) {
 		return &messages.Failure{Type: messages.FailConfiguration,
 			Message: fmt.Sprintf("%s speaks the protocol %s, which this version does not", ref, m.Protocol),
 			Hint: "choose another with --model provider/id, or for good in settings.jsonc (model.provider, model.id); " +
@@ -34,10 +35,19 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	if block.ContextWindow > 0 {
 		m.ContextWindow = block.ContextWindow
 	}
-	key, _, failure := credentials.Resolve(m, block.APIKey, lookup, w.Credentials)
+	c := connectionTo{protocol: wire, provider: m.Provider.ID}
+	for i, name := range networkVariables {
+		c.network[i], _ = lookup(name)
+	}
+	logins := w.Credentials.With(c.client)
+	found, failure := logins.Resolve(ctx, m, block.APIKey, lookup)
 	if failure != nil {
 		failure.Model = ref.String()
 		return failure
+	}
+	ex.Login = loginOf(found)
+	if block.BaseURL != "" && ex.Login != nil {
+		ex.Login.Endpoint = ""
 	}
 	level := block.ThinkingLevel
 	if own := q.Session.Runtime.ThinkingLevel; own != "" {
@@ -60,23 +70,59 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 		}
 	}
 	m.Headers = nil
-	ex.Model, ex.APIKey = m, key
+	ex.Model, ex.APIKey = m, found.Key
 	ex.Thinking = providers.FitThinking(m, level)
+	if own := q.Session.Runtime.ThinkingLevel; own != "" && own != ex.Thinking {
+		ex.Notices = append(ex.Notices, fmt.Sprintf("%s has no thinking level %s; %s is used", ref, own, ex.Thinking))
+	}
 	ex.Parallel = block.ToolExecution == settings.Parallel
 	ex.Options = messages.RequestOptions{
 		Temperature: block.Temperature, MaxTokens: block.MaxTokens, Timeout: block.Timeout, IdleTimeout: block.IdleTimeout, HTTPRetries: block.MaxRetries,
 		CacheRetention: retention, Headers: headers, Metadata: block.Metadata, ThinkingBudgets: block.ThinkingBudgets, Extra: block.Extra,
 	}
-	c := connectionTo{protocol: m.Protocol, baseURL: m.BaseURL, provider: m.Provider.ID, credential: digest(key)}
-	for i, name := range networkVariables {
-		c.network[i], _ = lookup(name)
+	c.baseURL, c.credential = m.BaseURL, digest(found.Key)
+	if ex.Login != nil && ex.Login.Endpoint != "" {
+		c.baseURL = ex.Login.Endpoint
 	}
 	conn, err := Ask[*connectionSlot](ctx, w.guardian, c)
 	if err != nil {
 		return err
 	}
-	ex.Streamer = connection{conn, ex.Retry.MaxDelay}
+	ex.Streamer = connection{conn, ex.Retry.MaxDelay, w.asked(m)}
+	if found.Login != nil {
+		ex.Streamer = signedIn{ex.Streamer, logins, m.Provider.ID, block.BaseURL == ""}
+	}
 	return nil
+}
+
+// wireOf is the dialect that a model is reached by: that of its protocol, or
+// Copilot's own, which sends each of the three that are spoken there its way.
+func wireOf(m messages.Model) messages.Protocol {
+	if m.Provider.ID == credentials.CopilotID {
+		return messages.ProtocolCopilot
+	}
+	return m.Protocol
+}
+
+// loginOf is what a dialect is told of the account behind a key; nil when
+// there is nothing to tell.
+func loginOf(found credentials.Found) *messages.Login {
+	if found.Login != nil {
+		return &messages.Login{AccountID: found.Login.AccountID, Endpoint: found.Login.Endpoint()}
+	}
+	if account := credentials.AccountOf(found.Key); account != "" { // a token of Codex, from a variable
+		return &messages.Login{AccountID: account}
+	}
+	return nil
+}
+
+// asked is what to do when the model was asked: nothing for one that needs no
+// network.
+func (w *Workshop) asked(m messages.Model) func() {
+	if w.Asked == nil || m.Protocol == messages.ProtocolOffline {
+		return func() {}
+	}
+	return w.Asked
 }
 
 // Models lists the models of the catalog and of the user's settings, with
@@ -96,8 +142,7 @@ func (w *Workshop) Models(_ context.Context, provider string, world *messages.Wo
 		who := m.Provider.ID + " " + m.Provider.Key + " " + strings.Join(m.Provider.Env, " ")
 		has, known := available[who]
 		if !known {
-			_, _, failure := credentials.Resolve(m, "", lookup, w.Credentials)
-			has = failure == nil
+			has = w.Credentials.Has(m, lookup)
 			available[who] = has
 		}
 		infos = append(infos, messages.ModelInfo{Provider: m.Provider.ID, ID: m.ID, Name: m.Name, Reasoning: m.Reasoning, Input: m.Input,

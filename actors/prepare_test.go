@@ -17,6 +17,7 @@ import (
 	"codework/providers"
 	"codework/providers/catalog"
 	"codework/providers/chat"
+	"codework/providers/credentials"
 	"codework/sandboxes"
 )
 
@@ -129,7 +130,7 @@ func newShop(t testing.TB) *shop {
 	log := slog.New(slog.DiscardHandler)
 	s.w = &Workshop{
 		Home: s.home, Catalog: catalog.Open(catalog.Options{File: filepath.Join(s.home, "models.json")}),
-		Credentials: filepath.Join(s.home, "auth.json"), Trust: settings.OpenTrust(s.home),
+		Credentials: credentials.OpenStore(credentials.Options{File: filepath.Join(s.home, "auth.json"), Log: log}), Trust: settings.OpenTrust(s.home),
 		Speaks: func(p messages.Protocol) bool { return p == messages.ProtocolCompatible },
 	}
 	s.settings(s.home, `{}`)

@@ -272,11 +272,19 @@ func lostConnection() messages.StreamEvent {
 
 // connection is a Streamer over a provider actor.
 type connection struct {
-	slot *connectionSlot
-	max  time.Duration
+	slot  *connectionSlot
+	max   time.Duration
+	asked func() // called with the first event of each request
 }
 
 func (c connection) Stream(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent)) {
 	c.slot.touch()
-	c.slot.ref.TellOr(&openStream{ctx: ctx, req: req, emit: emit, max: c.max}, func() { emit(lostConnection()) })
+	first := true
+	c.slot.ref.TellOr(&openStream{ctx: ctx, req: req, max: c.max, emit: func(ev messages.StreamEvent) {
+		if first {
+			first = false
+			c.asked()
+		}
+		emit(ev)
+	}}, func() { emit(lostConnection()) })
 }

@@ -68,7 +68,7 @@ func inConnection(t *testing.T, d *playedDialect, f func(r *connRig)) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := NewRuntime(slog.New(slog.DiscardHandler))
 		ref := rt.Spawn(newProvider(d, &http.Client{Transport: &http.Transport{}}))
-		r := &connRig{t: t, ref: ref, conn: connection{&connectionSlot{ref: ref}, holdMax}, dial: d, ends: map[string][]messages.StreamEvent{}}
+		r := &connRig{t: t, ref: ref, conn: connection{&connectionSlot{ref: ref}, holdMax, func() {}}, dial: d, ends: map[string][]messages.StreamEvent{}}
 		f(r)
 		ref.Stop()
 		<-ref.Done()

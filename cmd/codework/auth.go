@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -193,14 +194,25 @@ func (a *authCommand) open(ctx context.Context) (k keeper, closeKeeper func(), e
 	if err != nil {
 		return nil, nil, err
 	}
-	o := credentials.Options{File: file, Log: log}
-	if at, err := signInURL(); err != nil {
+	s, err := openLogins(file, log)
+	if err != nil {
 		return nil, nil, err
-	} else if at != "" {
+	}
+	return logins{s}, s.Close, nil
+}
+
+// openLogins returns the logins of a file, which are renewed where
+// signInVariable says.
+func openLogins(file string, log *slog.Logger) (*credentials.Store, error) {
+	o := credentials.Options{File: file, Log: log}
+	at, err := signInURL()
+	if err != nil {
+		return nil, err
+	}
+	if at != "" {
 		o.TokenURL = at + "/auth.openai.com/oauth/token"
 	}
-	s := credentials.OpenStore(o)
-	return logins{s}, s.Close, nil
+	return credentials.OpenStore(o), nil
 }
 
 // oauthSlug names every problem with a login.

@@ -26,6 +26,7 @@ import (
 	"codework/providers/anthropic"
 	"codework/providers/catalog"
 	"codework/providers/chat"
+	"codework/providers/copilot"
 	"codework/providers/credentials"
 	"codework/providers/offline"
 	"codework/sandboxes/local"
@@ -75,11 +76,13 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		dir = string(filepath.Separator)
 	}
 	host, _ := os.Hostname() // "" then stands on both sides of the comparison
+	if o.logins, err = openLogins(credentialFile(p), log); err != nil {
+		return nil, errors.Join(err, o.close())
+	}
 	workshop := &actors.Workshop{
-		Home: p.Home, Credentials: credentialFile(p), Trust: settings.OpenTrust(p.Home), Catalog: openCatalog(p),
+		Home: p.Home, Credentials: o.logins, Trust: settings.OpenTrust(p.Home), Catalog: openCatalog(p),
 		Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
 	}
-	o.logins = credentials.OpenStore(credentials.Options{File: workshop.Credentials, Log: log})
 	config := actors.Config{
 		Store: st, Local: o.sandbox, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
 	}
@@ -98,6 +101,7 @@ var dialects = map[messages.Protocol]providers.Dialect{
 	messages.ProtocolCompatible: chat.Dialect{},
 	messages.ProtocolAnthropic:  anthropic.Dialect{},
 	messages.ProtocolOffline:    offline.Dialect{},
+	messages.ProtocolCopilot:    copilot.New(),
 }
 
 // stateDir is where sandboxes keep what ends with this process.

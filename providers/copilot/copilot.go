@@ -1,0 +1,160 @@
+// Package copilot speaks to GitHub Copilot, which offers each model in one of
+// three formats: Messages, Responses or Chat Completions. The request is sent
+// by the dialect of that format, under the headers that Copilot wants.
+//
+// Which format a model has is told by the account's own list of models, else
+// by the model's name, else by its entry in the catalog. The list is asked for
+// with the first request of an account and kept for half an hour; a request
+// waits for it three seconds at most, and a list that cannot be had is no
+// error. What an answer is recorded as has the protocol of the format.
+//
+// For order, blocking and cancellation see package providers.
+package copilot
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"codework/messages"
+	"codework/providers"
+	"codework/providers/anthropic"
+	"codework/providers/chat"
+)
+
+// Dialect speaks to Copilot. It is made by New.
+type Dialect struct {
+	formats map[messages.Protocol]providers.Dialect
+	lists   lists
+}
+
+// New returns a Dialect that knows no account yet.
+func New() *Dialect {
+	return &Dialect{
+		formats: map[messages.Protocol]providers.Dialect{
+			messages.ProtocolAnthropic:  anthropic.Dialect{Bearer: true},
+			messages.ProtocolCompatible: chat.Dialect{},
+		},
+		lists: lists{by: map[string]*list{}},
+	}
+}
+
+// Stream sends the request; see providers.Dialect.
+func (d *Dialect) Stream(ctx context.Context, client *http.Client, req *messages.Request, emit func(messages.StreamEvent)) {
+	own := *req
+	base := baseURL(req)
+	format := choose(req.Model, d.lists.endpoints(ctx, client, base, req)[providers.ModelID(req.Model)])
+	dialect := d.formats[format]
+	if dialect == nil {
+		providers.NewAssembler(req, "", emit).Fail(&messages.Failure{
+			Type:    messages.FailConfiguration,
+			Message: "Copilot offers " + req.Model.ID + " in a format that this version does not speak",
+			Hint:    "choose another model: codework models --provider github-copilot",
+		})
+		return
+	}
+	own.Model = adapt(req.Model, format, base)
+	own.Model.Headers = headers(&own, format)
+	own.Options.Headers = withoutBetas(own.Options.Headers, own.Model)
+	if !own.Model.Reasoning {
+		own.Thinking = providers.Off
+	}
+	dialect.Stream(ctx, client, &own, emit)
+}
+
+// baseURL is where the account's Copilot is.
+func baseURL(req *messages.Request) string {
+	base := providers.BaseURL(req.Model)
+	if req.Login != nil && req.Login.Endpoint != "" {
+		base = req.Login.Endpoint
+	}
+	base = strings.TrimRight(strings.TrimSpace(base), "/")
+	if req.Model.Protocol == messages.ProtocolAnthropic {
+		// The catalog has the version in it for Messages. The other paths go
+		// without, and so does the list of models.
+		base = strings.TrimSuffix(base, "/v1")
+	}
+	return base
+}
+
+// adapt makes of a model what the dialect of a format is to know.
+func adapt(m messages.Model, format messages.Protocol, base string) messages.Model {
+	m.Protocol = format
+	m.BaseURL = base
+	if m.API != nil {
+		api := *m.API
+		api.URL = ""
+		m.API = &api
+	}
+	compat := maps.Clone(m.Compat)
+	if compat == nil {
+		compat = map[string]json.RawMessage{}
+	}
+	if format == messages.ProtocolCompatible {
+		// This route has no control of reasoning, and what is asked for counts
+		// against the plan.
+		m.Reasoning = false
+		if compat["asksForMaximum"] == nil {
+			compat["asksForMaximum"] = json.RawMessage("false")
+		}
+	}
+	m.Compat = compat
+	return m
+}
+
+// endpoints are the formats by their paths, in the order in which one is taken
+// when the guessed one is not offered.
+var endpoints = []struct {
+	path   string
+	format messages.Protocol
+}{
+	{"/responses", messages.ProtocolOpenAI},
+	{"/v1/messages", messages.ProtocolAnthropic},
+	{"/chat/completions", messages.ProtocolCompatible},
+}
+
+// choose decides about the format of a model. supported are the paths that the
+// account's list names for it.
+func choose(m messages.Model, supported []string) messages.Protocol {
+	guess := Format(providers.ModelID(m), m.Protocol)
+	first := messages.Protocol("")
+	for _, e := range endpoints {
+		if !slices.Contains(supported, e.path) {
+			continue
+		}
+		if e.format == guess {
+			return guess
+		}
+		if first == "" {
+			first = e.format
+		}
+	}
+	if first != "" {
+		return first
+	}
+	return guess
+}
+
+// Names of models by the format they are offered in.
+var (
+	messagesModels  = regexp.MustCompile(`^claude-(haiku|sonnet|opus|fable)-[45]`)
+	responsesModels = regexp.MustCompile(`^(gpt-([5-9]|[1-9][0-9])|grok-|oswe|mai-)`)
+)
+
+// Format guesses the format of a model by its name; other is for names that
+// tell nothing, where it is one of the three.
+func Format(id string, other messages.Protocol) messages.Protocol {
+	switch {
+	case messagesModels.MatchString(id):
+		return messages.ProtocolAnthropic
+	case responsesModels.MatchString(id):
+		return messages.ProtocolOpenAI
+	case other == messages.ProtocolAnthropic, other == messages.ProtocolOpenAI:
+		return other
+	}
+	return messages.ProtocolCompatible
+}
