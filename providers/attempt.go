@@ -52,6 +52,9 @@ type Attempt struct {
 	// Whole takes an answer that is one JSON document. Where it is nil such
 	// an answer is an error.
 	Whole func(a *Assembler, body []byte)
+	// Refused turns what the provider said went wrong, and the body in which it
+	// did, into a failure. Nil is Classify.
+	Refused func(f Fault, body []byte) *messages.Failure
 }
 
 var (
@@ -121,7 +124,7 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 			fail(ctx.Err())
 			return
 		}
-		a.Fail(Classify(req, ReadFault(resp.StatusCode, resp.Header, body)))
+		a.Fail(t.refused(req, ReadFault(resp.StatusCode, resp.Header, body), body))
 		return
 	}
 
@@ -184,7 +187,7 @@ func (t Attempt) whole(a *Assembler, req *messages.Request, h http.Header, r io.
 	}
 	if f, ok := ErrorIn(body); ok {
 		f.Header = h
-		a.Fail(Classify(req, f))
+		a.Fail(t.refused(req, f, body))
 		return
 	}
 	if t.Whole == nil {
@@ -195,6 +198,13 @@ func (t Attempt) whole(a *Assembler, req *messages.Request, h http.Header, r io.
 	}
 	t.Whole(a, body)
 	a.Finish()
+}
+
+func (t Attempt) refused(req *messages.Request, f Fault, body []byte) *messages.Failure {
+	if t.Refused == nil {
+		return Classify(req, f)
+	}
+	return t.Refused(f, body)
 }
 
 // ErrorIn reads the error that a document with a field "error" reports.
