@@ -52,6 +52,8 @@ type Job struct {
 	Dir   string   // absolute
 	Umask int      // -1: the server's
 
+	// Stdin is what the command reads; nil is the null device.
+	Stdin *os.File
 	// Stdout and Stderr are what the command writes to; they may be the same
 	// file. The caller closes its own ends when Start has returned.
 	Stdout, Stderr *os.File

@@ -73,7 +73,11 @@ func (h *Host) Start(j Job) (*Process, error) {
 	if len(body) > maxBody {
 		return nil, &StartError{Path: j.Path, Err: syscall.E2BIG}
 	}
-	rights := unix.UnixRights(int(j.Stdout.Fd()), int(j.Stderr.Fd()))
+	fds := []int{int(j.Stdout.Fd()), int(j.Stderr.Fd())}
+	if j.Stdin != nil {
+		fds = append(fds, int(j.Stdin.Fd()))
+	}
+	rights := unix.UnixRights(fds...)
 	var err error
 	for range startTries {
 		var c *crew

@@ -73,6 +73,36 @@ func wait(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
+func TestACommandReadsWhatItIsGiven(t *testing.T) {
+	h := newHost(t)
+	in, far, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p, err := h.Start(Job{Path: "/bin/cat", Argv: []string{"cat"}, Dir: "/", Umask: -1, Stdin: in, Stdout: w, Stderr: w})
+	w.Close()
+	in.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := far.WriteString("told\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := line(t, out); got != "told" {
+		t.Fatalf("%q", got)
+	}
+	far.Close() // no process of ours holds another end
+	wait(t, "end of input", p.Exited())
+	if s, err := p.Result(); err != nil || s.Code != 0 {
+		t.Fatal(s, err)
+	}
+}
+
 func TestEndIsReportedWithTheTree(t *testing.T) {
 	h := newHost(t)
 	for range 200 {

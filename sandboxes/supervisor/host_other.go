@@ -40,6 +40,9 @@ func (h *Host) Start(j Job) (*Process, error) {
 	p := newProcess()
 	p.kill = func() {}
 	cmd := &exec.Cmd{Path: j.Path, Args: j.Argv, Env: j.Env, Dir: j.Dir, Stdout: j.Stdout, Stderr: j.Stderr}
+	if j.Stdin != nil {
+		cmd.Stdin = j.Stdin
+	}
 	g, err := startGroup(cmd)
 	if err != nil {
 		p.settle(Status{}, &StartError{Path: j.Path, Err: err}, true)

@@ -98,7 +98,7 @@ func receive() (frame, []int, error) {
 type control struct{ fds []int }
 
 // maxFDs is how many descriptors a frame carries at most.
-const maxFDs = 2
+const maxFDs = 3
 
 func (c *control) Read(b []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(maxFDs*4))

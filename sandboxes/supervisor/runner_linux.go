@@ -75,7 +75,7 @@ func (r *runner) isCurrent(id uint32) bool {
 // run starts the command and closes the descriptors that came for it.
 func (r *runner) run(f frame, fds []int) {
 	j, err := decodeJob(f.body)
-	if err != nil || len(fds) != 2 {
+	if err != nil || len(fds) < 2 || len(fds) > maxFDs {
 		closeAll(fds)
 		send(frame{kindFailed, f.id, encodeFailed(uint32(syscall.EINVAL), false)})
 		return
@@ -84,11 +84,14 @@ func (r *runner) run(f frame, fds []int) {
 		j.Umask = r.umask
 	}
 	syscall.Umask(j.Umask)
+	stdin := 0 // our own standard input is the null device
+	if len(fds) == maxFDs {
+		stdin = fds[2]
+	}
 	attr := &syscall.ProcAttr{
-		Dir: j.Dir,
-		Env: j.Env,
-		// Our own standard input is the null device.
-		Files: []uintptr{0, uintptr(fds[0]), uintptr(fds[1])},
+		Dir:   j.Dir,
+		Env:   j.Env,
+		Files: []uintptr{uintptr(stdin), uintptr(fds[0]), uintptr(fds[1])},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	}
 	err = r.tree.start(func() (int, error) {

@@ -22,7 +22,7 @@ const (
 	kindGone // the runner and all it left behind have ended; body: why it could not be started, or empty
 
 	// Server to runner; id is the command's.
-	kindRun // with stdout and stderr; body: the job
+	kindRun // with stdout, stderr and stdin if there is one; body: the job
 
 	// Runner to server.
 	kindEnded  // body: wait status, and whether anything of the tree is left
