@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"image"
 	"image/color"
@@ -120,53 +121,91 @@ func readImage(ctx context.Context, c Context, p, asked string, kind imageKind, 
 		return without("it is larger than %s", formatSize(maxImageFile))
 	}
 	noteSeen(ctx, c, p, sightOf(data))
+	out, full, err := fitImage(ctx, data, kind)
+	var no misfit
+	switch {
+	case errors.As(err, &no):
+		return without("%s", no)
+	case err != nil:
+		return messages.ToolResult{}, err
+	}
+	note := fmt.Sprintf("%dx%d", out.width, out.height)
+	if out.kind != kind {
+		note += ", converted from " + string(kind)
+	}
+	if out.width != full.X {
+		note += fmt.Sprintf(", shown smaller: the original is %dx%d, multiply coordinates by %.2f",
+			full.X, full.Y, float64(full.X)/float64(out.width))
+	}
+	return imageResult(asked, out.kind, out.data, note)
+}
+
+// misfit says why an image cannot be shown.
+type misfit string
+
+func (m misfit) Error() string { return string(m) }
+
+// Image makes a part of an image, converted where a model could not take it as
+// it is. The error says why it cannot be shown, or is ctx's.
+func Image(ctx context.Context, data []byte) (messages.Part, error) {
+	kind := sniffImage(data)
+	switch {
+	case kind == notImage:
+		return messages.Part{}, misfit("it is no image of a known kind")
+	case len(data) > maxImageFile:
+		return messages.Part{}, misfit("it is larger than " + formatSize(maxImageFile))
+	}
+	out, _, err := fitImage(ctx, data, kind)
+	if err != nil {
+		return messages.Part{}, err
+	}
+	return imagePart(out.kind, out.data), nil
+}
+
+// fitImage is data in a form that models take, and the size it had in pixels.
+// The error is a misfit or ctx's.
+func fitImage(ctx context.Context, data []byte, kind imageKind) (converted, image.Point, error) {
 	size, err := kind.config(data)
 	if err != nil {
-		return without("it cannot be decoded: %s", reason(err))
+		return converted{}, image.Point{}, misfit("it cannot be decoded: " + reason(err))
 	}
+	full := image.Pt(size.Width, size.Height)
 	if size.Width <= maxImageSide && size.Height <= maxImageSide && kind != kindBMP && fitsBase64(len(data), maxImageBase64) {
-		return imageResult(asked, kind, data, fmt.Sprintf("%dx%d", size.Width, size.Height))
+		return converted{kind, data, size.Width, size.Height}, full, nil
 	}
 	if size.Width <= 0 || size.Height <= 0 || size.Width > maxImagePixels/size.Height {
-		return without("%dx%d pixels are too many", size.Width, size.Height)
+		return converted{}, full, misfit(fmt.Sprintf("%dx%d pixels are too many", size.Width, size.Height))
 	}
 
 	select {
 	case converting <- struct{}{}:
 		defer func() { <-converting }()
 	case <-ctx.Done():
-		return messages.ToolResult{}, ctx.Err()
+		return converted{}, full, ctx.Err()
 	}
 	img, err := kind.decode(data)
 	if err != nil {
-		return without("it cannot be decoded: %s", reason(err))
+		return converted{}, full, misfit("it cannot be decoded: " + reason(err))
 	}
 	if kind == kindJPEG {
 		img = oriented(img, exifOrientation(data))
 	}
 	out, err := convertImage(ctx, img, maxImageBase64)
-	if err != nil {
-		return messages.ToolResult{}, err
+	if err == nil && out.data == nil {
+		err = misfit("it does not fit " + formatSize(maxImageBase64) + " in any size")
 	}
-	if out.data == nil {
-		return without("it does not fit %s in any size", formatSize(maxImageBase64))
-	}
-	note := fmt.Sprintf("%dx%d", out.width, out.height)
-	if out.kind != kind {
-		note += ", converted from " + string(kind)
-	}
-	if full := img.Bounds(); out.width != full.Dx() {
-		note += fmt.Sprintf(", shown smaller: the original is %dx%d, multiply coordinates by %.2f",
-			full.Dx(), full.Dy(), float64(full.Dx())/float64(out.width))
-	}
-	return imageResult(asked, out.kind, out.data, note)
+	return out, img.Bounds().Size(), err
 }
 
 func imageResult(asked string, kind imageKind, data []byte, note string) (messages.ToolResult, error) {
 	return messages.ToolResult{Content: []messages.Part{
 		{Type: messages.PartText, Text: fmt.Sprintf("%s is an image (%s, %s)", shown(asked), kind, note)},
-		{Type: messages.PartImage, MediaType: string(kind), Data: data, Bytes: int64(len(data))},
+		imagePart(kind, data),
 	}}, nil
+}
+
+func imagePart(kind imageKind, data []byte) messages.Part {
+	return messages.Part{Type: messages.PartImage, MediaType: string(kind), Data: data, Bytes: int64(len(data))}
 }
 
 type converted struct {
