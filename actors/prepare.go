@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -22,8 +23,9 @@ type Workshop struct {
 	Credentials *credentials.Store
 	Trust       *settings.Trust
 	// Asked, if not nil, hears when a model in the network has begun to answer,
-	// or has failed to; it must not block.
-	Asked func()
+	// or has failed to, and how its caller reaches the network; it must not
+	// block.
+	Asked func(client func() (*http.Client, error))
 	// Speaks tells which protocols there is a dialect for.
 	Speaks func(messages.Protocol) bool
 

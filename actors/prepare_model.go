@@ -88,7 +88,7 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	if err != nil {
 		return err
 	}
-	ex.Streamer = connection{conn, ex.Retry.MaxDelay, w.asked(m)}
+	ex.Streamer = connection{conn, ex.Retry.MaxDelay, w.asked(m, c)}
 	if found.Login != nil {
 		ex.Streamer = signedIn{ex.Streamer, logins, m.Provider.ID, block.BaseURL == ""}
 	}
@@ -118,11 +118,11 @@ func loginOf(found credentials.Found) *messages.Login {
 
 // asked is what to do when the model was asked: nothing for one that needs no
 // network.
-func (w *Workshop) asked(m messages.Model) func() {
+func (w *Workshop) asked(m messages.Model, c connectionTo) func() {
 	if w.Asked == nil || m.Protocol == messages.ProtocolOffline {
 		return func() {}
 	}
-	return w.Asked
+	return func() { w.Asked(c.client) }
 }
 
 // Models lists the models of the catalog and of the user's settings, with

@@ -63,6 +63,7 @@ func (w *world) environment() []string {
 		"HOME=" + w.dir,
 		"CODEWORK_HOME_DIR=" + w.home,
 		"CODEWORK_IDLE_EXIT=" + idleExit[w.protocol],
+		"CODEWORK_MODELS_TTL=off", // the network is asked for nothing by itself
 		keyVariable + "=" + key,
 		"PROTOCOL=" + w.protocol,
 		"GORACE=halt_on_error=0 atexit_sleep_ms=0",

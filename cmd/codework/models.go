@@ -72,7 +72,7 @@ to set.`,
 		},
 	}
 	providers.Flags().BoolVar(&idsAsJSON, "json", false, "print them as a JSON array")
-	c.AddCommand(providers)
+	c.AddCommand(providers, newModelsRefresh(g))
 	return c
 }
 

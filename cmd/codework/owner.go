@@ -45,6 +45,7 @@ type owner struct {
 	store   *store.Store
 	sandbox *local.Sandbox
 	logins  *credentials.Store
+	models  *catalogKeeper
 	log     *slog.Logger
 }
 
@@ -89,6 +90,12 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}
 	if adjust != nil {
 		adjust(&config, &id)
+	}
+	if p.Database != home.InMemory { // which leaves nothing behind
+		if o.models, err = keepCatalog(workshop.Catalog, id.Foreground, log); err != nil {
+			return nil, errors.Join(err, o.close())
+		}
+		workshop.Asked = o.models.asked
 	}
 	if o.system, err = actors.Boot(ctx, config, id, log); err != nil {
 		return nil, errors.Join(err, o.close())
@@ -146,6 +153,9 @@ func (o *owner) close() error {
 		}
 		stop()
 		o.system.Shutdown(ctx)
+	}
+	if o.models != nil {
+		o.models.close()
 	}
 	if o.logins != nil {
 		o.logins.Close()

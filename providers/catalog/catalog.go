@@ -9,8 +9,11 @@
 // Nothing is read before it is asked for, and looking up one model decodes
 // that model only: a wrong entry in the file fails its own lookup and List,
 // nothing else. A file whose time or size changed is read again at the next
-// call. A Catalog is safe for concurrent use and never writes the file. The
-// models it returns are shared: nobody changes them.
+// call. A Catalog is safe for concurrent use. The models it returns are shared:
+// nobody changes them.
+//
+// Only Refresh and Keep write the file, from the list that models.dev
+// publishes: whole or not at all, and nobody who looks up a model waits for it.
 //
 // The snapshot was made from a catalog file with: go run ./gen <file> snapshot
 package catalog
@@ -205,11 +208,19 @@ func (c *Catalog) Origin() (path string, written time.Time, err error) {
 	return c.file, v.time, nil
 }
 
-// Stale tells whether the file is missing or older than maxAge.
+// Stale tells whether the file is missing or older than maxAge. One from far
+// in the future, of a clock that was wrong, is too.
 func (c *Catalog) Stale(maxAge time.Duration) bool {
 	info, err := os.Stat(c.file)
-	return err != nil || c.now().Sub(info.ModTime()) > maxAge
+	if err != nil {
+		return true
+	}
+	age := c.now().Sub(info.ModTime())
+	return age > maxAge || -age > max(maxAge, time.Hour)
 }
+
+// Path is the file that the catalog is kept in; empty for the snapshot alone.
+func (c *Catalog) Path() string { return c.file }
 
 // current notices another version of the file and forgets what was known of
 // the one before. c.mu is held.
@@ -285,10 +296,14 @@ func (c *Catalog) fault(reason string, err error) *messages.Failure {
 	if where == "" {
 		where = "embedded snapshot"
 	}
+	hint := "make it anew with: codework models refresh --force; or remove it: the catalog inside the program is used then"
+	if c.pinned {
+		hint = "make it with: codework models refresh --force; or unset CODEWORK_MODELS_FILE"
+	}
 	return &messages.Failure{
 		Type:    messages.FailCatalog,
 		Code:    reason,
 		Message: fmt.Sprintf("model catalog is %s: %s: %v", reason, where, err),
-		Hint:    "repair that file, or remove it: the catalog inside the program is used then",
+		Hint:    hint,
 	}
 }
