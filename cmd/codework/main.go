@@ -16,12 +16,17 @@ import (
 	"os/signal"
 	"syscall"
 
+	"codework/sandboxes/agent"
 	"codework/sandboxes/supervisor"
 )
 
 func main() {
 	// The same program supervises the commands of a sandbox.
 	if handled, code := supervisor.Main(os.Args); handled {
+		os.Exit(code)
+	}
+	// And it is what serves the inside of one.
+	if handled, code := agent.Main(os.Args); handled {
 		os.Exit(code)
 	}
 	ctx, stop := signals()

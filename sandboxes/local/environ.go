@@ -25,10 +25,12 @@ const plainPrefix = "LC_"
 // files that a shell would run first, PWD and OLDPWD are the caller's.
 var unset = []string{"BASH_ENV", "ENV", "PWD", "OLDPWD"}
 
+// idVariable tells a command which sandbox it runs in.
+const idVariable = "CODEWORK_SANDBOX"
+
 // driverEntries are set in every command: nothing may wait in a pager or for a
 // password.
 var driverEntries = map[string]string{
-	"CODEWORK_SANDBOX":    ID,
 	"PAGER":               "cat",
 	"GIT_PAGER":           "cat",
 	"GIT_TERMINAL_PROMPT": "0",
@@ -40,9 +42,9 @@ type environ struct {
 }
 
 // newEnviron chooses from the caller's variables, or the server's own (own)
-// when there is no caller, and adds the driver's and the session's. A bad name
-// or value among the session's is an error.
-func newEnviron(opt sandboxes.MountOptions, own []string) (*environ, error) {
+// when there is no caller, and adds the driver's, with the sandbox's id, and the
+// session's. A bad name or value among the session's is an error.
+func newEnviron(opt sandboxes.MountOptions, own []string, id string) (*environ, error) {
 	from := opt.Caller
 	if from == nil {
 		from = own
@@ -62,6 +64,7 @@ func newEnviron(opt sandboxes.MountOptions, own []string) (*environ, error) {
 		e.vars[name] = value
 	}
 	maps.Copy(e.vars, driverEntries)
+	e.vars[idVariable] = id
 	if err := checkEntries(opt.Set); err != nil {
 		return nil, err
 	}

@@ -33,9 +33,12 @@ func TestSecretNames(t *testing.T) {
 // names lists what of the candidates a command gets.
 func names(t *testing.T, opt sandboxes.MountOptions, own ...string) []string {
 	t.Helper()
-	e, err := newEnviron(opt, own)
+	e, err := newEnviron(opt, own, ID)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if e.vars[idVariable] == ID {
+		delete(e.vars, idVariable)
 	}
 	for name := range driverEntries {
 		if e.vars[name] == driverEntries[name] {

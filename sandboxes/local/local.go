@@ -18,6 +18,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -46,6 +47,9 @@ const MaxCommands = 32
 
 // Options are what a sandbox needs to know.
 type Options struct {
+	// ID is what commands find in CODEWORK_SANDBOX and errors name; "" is that
+	// of the host.
+	ID string
 	// Executable is the program whose main calls supervisor.Main; "" is the
 	// running one.
 	Executable string
@@ -58,6 +62,7 @@ type Options struct {
 
 // Sandbox is the host.
 type Sandbox struct {
+	id      string
 	host    *supervisor.Host
 	scratch *scratch
 	locks   filelock.Table
@@ -80,6 +85,7 @@ func New(opt Options) (*Sandbox, error) {
 		return nil, fmt.Errorf("local sandbox: %w", err)
 	}
 	return &Sandbox{
+		id:      cmp.Or(opt.ID, ID),
 		host:    supervisor.NewHost(supervisor.Options{Executable: opt.Executable, Log: opt.Log}),
 		scratch: sc,
 		started: time.Now(),
@@ -110,11 +116,11 @@ func (s *Sandbox) Mount(ctx context.Context, opt sandboxes.MountOptions) (sandbo
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	dir, err := mountDir(opt.Dir)
+	dir, err := mountDir(opt.Dir, s.id)
 	if err != nil {
 		return nil, err
 	}
-	env, err := newEnviron(opt, os.Environ())
+	env, err := newEnviron(opt, os.Environ(), s.id)
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
@@ -137,7 +143,7 @@ func (s *Sandbox) Mount(ctx context.Context, opt sandboxes.MountOptions) (sandbo
 }
 
 // mountDir is the working folder of a mount, absolute and clean.
-func mountDir(asked string) (string, error) {
+func mountDir(asked, id string) (string, error) {
 	dir := asked
 	if dir == "" || !filepath.IsAbs(dir) {
 		wd, err := os.Getwd()
@@ -152,13 +158,13 @@ func mountDir(asked string) (string, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENAMETOOLONG):
-		return "", &messages.DirectoryNotFound{Directory: dir, SandboxID: ID}
+		return "", &messages.DirectoryNotFound{Directory: dir, SandboxID: id}
 	case errors.Is(err, syscall.ENOTDIR):
-		return "", &messages.NotDirectory{Directory: dir, SandboxID: ID}
+		return "", &messages.NotDirectory{Directory: dir, SandboxID: id}
 	case err != nil:
 		return "", fmt.Errorf("mount: %w", err)
 	case !info.IsDir():
-		return "", &messages.NotDirectory{Directory: dir, SandboxID: ID}
+		return "", &messages.NotDirectory{Directory: dir, SandboxID: id}
 	}
 	return dir, nil
 }
