@@ -88,6 +88,8 @@ type Usage struct {
 	// Place is where a chat stream carries it: empty for a chunk of its own when
 	// the request asks for one, PlaceEvery, or PlaceFinish.
 	Place string `json:"place"`
+	// Tier is the service tier that Responses report; empty is "default".
+	Tier string `json:"tier"`
 }
 
 // The habits of Chat Completions servers about usage that nobody asked for.

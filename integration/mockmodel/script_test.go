@@ -40,7 +40,7 @@ func TestScriptsAreReadAsWritten(t *testing.T) {
 			Call{ID: "t1", Name: "bash", Args: `{"b":"<&>","a":1}`, Split: 4, Delay: time.Second, NoIndex: true, NoID: true, Whole: true},
 			Call{Name: "bash", Args: `{"x":`}, Args{Args: "1}", Split: 2},
 			Call{Name: "bash", Args: "null"}, Call{Name: "bash"}, Call{Name: "bash", Args: `["a"]`},
-			Usage{1, 2, 3, 4, 5, 6, 0.5, "every"},
+			Usage{1, 2, 3, 4, 5, 6, 0.5, "every", ""},
 			Framing{"\r\n", 3},
 			Comment{"c", 2, time.Second}, Headers{},
 			Stall{1500 * time.Millisecond}, After{3, Stall{2 * time.Minute}}, Hold{"h"}, After{0, Hold{"z"}},

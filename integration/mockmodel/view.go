@@ -16,12 +16,14 @@ type View struct {
 	Messages  []Message `json:"messages"`
 	Tools     []Tool    `json:"tools"`
 	MaxTokens int       `json:"max_tokens"` // 0: not stated
-	// Thinking is what the request asks for: a chat effort, or the type of the
+	// Thinking is what the request asks for: an effort, or the type of the
 	// Anthropic thinking field; empty when it says nothing.
 	Thinking string `json:"thinking"`
 
 	// usage tells that a chat stream is to state its usage.
 	usage bool
+	// encrypted tells that Responses are to hold reasoning that can come back.
+	encrypted bool
 }
 
 // Message is one message of the history. Results of tools are a message of the
