@@ -29,6 +29,7 @@ import (
 	"codework/providers/copilot"
 	"codework/providers/credentials"
 	"codework/providers/offline"
+	"codework/providers/responses"
 	"codework/sandboxes/local"
 )
 
@@ -107,6 +108,9 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 var dialects = map[messages.Protocol]providers.Dialect{
 	messages.ProtocolCompatible: chat.Dialect{},
 	messages.ProtocolAnthropic:  anthropic.Dialect{},
+	messages.ProtocolOpenAI:     responses.Dialect{},
+	messages.ProtocolXAI:        responses.Dialect{},
+	messages.ProtocolCodex:      responses.Dialect{Codex: true},
 	messages.ProtocolOffline:    offline.Dialect{},
 	messages.ProtocolCopilot:    copilot.New(),
 }
