@@ -113,7 +113,8 @@ func (c *Catalog) refresh(ctx context.Context, r Remote) (bool, error) {
 	changed := !bytes.Equal(made, before)
 	if changed {
 		err = replace(file, made)
-	} else {
+	}
+	if err == nil {
 		err = touch(file, c.now())
 	}
 	if err == nil && next.ETag != "" {
