@@ -36,6 +36,7 @@ type execution struct {
 	attempt int             // failed attempts of the running turn
 	begins  bool            // the exchange has not promoted anything yet
 	bound   map[string]bool // connections whose prompts the exchange works on
+	prompts map[string]bool // what was promoted since the execution began
 	inTurn  bool            // turn.started was told, its end was not
 
 	messageID string
@@ -83,7 +84,7 @@ func (s *session) start(forced bool) {
 		return
 	}
 	s.phase, s.wake = busy, false
-	s.exec = &execution{forced: forced}
+	s.exec = &execution{forced: forced, prompts: map[string]bool{}}
 	s.append(write{}, nil, record{messages.EventExecutionStarted, messages.EventData{}})
 	s.tellState()
 	s.beginExchange()
@@ -162,8 +163,9 @@ func (s *session) attempt() {
 	for _, in := range s.led.next(x.begins) {
 		d := messages.EventData{MessageID: in.id, Prompt: &in.body, Delivery: in.delivery}
 		if !s.led.record.TitleSet && len(promoted) == 0 {
-			d.Title = messages.TitleFrom(in.body.Text)
+			d.Title = messages.TitleFrom(in.body.Words())
 		}
+		x.prompts[in.id] = true
 		if conn := s.bound[in.id]; conn != "" {
 			x.bound[conn] = true
 		}

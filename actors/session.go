@@ -96,6 +96,7 @@ type session struct {
 	bound    map[string]string
 	checking map[string]int  // prompts that are looked up, by the client they are bound to
 	left     map[string]bool // clients that have gone while their prompts were looked up
+	lookups  map[string]bool // prompts that are looked up, by id; true: taken back meanwhile
 	closing  bool            // the process ends: nothing new is begun
 	cache    *messages.EncodeCache
 	told     map[string]bool // notices said already
@@ -126,6 +127,7 @@ type (
 		reply  Reply
 		err    error
 		known  bool
+		lookup string // its place in session.lookups
 	}
 	restOver struct{ epoch uint64 }
 )
@@ -149,7 +151,7 @@ func newSession(d sessionDeps, id string) func() Actor {
 	told := &position{unknown: true}
 	return func() Actor {
 		return &session{sessionDeps: d, id: id, clients: map[string]bool{}, told: map[string]bool{}, seen: &tools.Seen{},
-			bound: map[string]string{}, checking: map[string]int{}, left: map[string]bool{}, cache: &messages.EncodeCache{}, out: outbox{told: told}}
+			bound: map[string]string{}, checking: map[string]int{}, left: map[string]bool{}, lookups: map[string]bool{}, cache: &messages.EncodeCache{}, out: outbox{told: told}}
 	}
 }
 
@@ -199,6 +201,10 @@ func (s *session) handle(m any) {
 	case checked:
 		s.onChecked(m)
 	case messages.Interrupt:
+		if m.Prompt != "" {
+			me.Answer(s.takeBackPrompt(m), nil)
+			break
+		}
 		me.Answer(s.interrupt(m, false), nil)
 	case messages.Wait:
 		s.waiters = append(s.waiters, me.TakeReply())
@@ -351,7 +357,7 @@ func (s *session) breakDown(err error) {
 		}
 	}
 	s.held = nil
-	s.checking, s.left = map[string]int{}, map[string]bool{}
+	s.checking, s.left, s.lookups = map[string]int{}, map[string]bool{}, map[string]bool{}
 	s.refuseWaiters(err)
 	s.retire(s.id)
 }
@@ -469,6 +475,10 @@ func (s *session) prompt(p messages.Prompt, reply Reply) {
 		reply.Send(nil, &messages.Refused{Name: messages.RefusedBusy, Message: "too many prompts wait in this session; wait for some to finish, or clear its queue"})
 		return
 	}
+	if p.UnlessBusy && s.works() {
+		reply.Send(nil, &messages.SessionBusy{SessionID: s.id})
+		return
+	}
 	if p.Delivery == "" {
 		p.Delivery = messages.Steer
 	}
@@ -479,8 +489,10 @@ func (s *session) prompt(p messages.Prompt, reply Reply) {
 	}
 	c := checked{prompt: p, body: body, reply: reply}
 	images := slices.ContainsFunc(p.Parts, func(q messages.Part) bool { return len(q.Data) > 0 })
-	if p.ID == "" && !images {
-		c.prompt.ID = messages.NewMessageID()
+	if !images && (p.ID == "" || p.UnlessBusy) {
+		if p.ID == "" {
+			c.prompt.ID = messages.NewMessageID()
+		}
 		s.admit(c)
 		return
 	}
@@ -493,6 +505,11 @@ func (s *session) prompt(p messages.Prompt, reply Reply) {
 		return
 	}
 	s.checking[p.Bound]++
+	c.lookup = p.ID
+	if c.lookup == "" {
+		c.lookup = messages.NewMessageID() // nobody can take it back
+	}
+	s.lookups[c.lookup] = false
 	s.me.Go(func(context.Context) any { return s.check(c) })
 }
 
@@ -502,6 +519,15 @@ func (s *session) onChecked(c checked) {
 	conn := c.prompt.Bound
 	if s.left[conn] && c.err == nil && !c.known {
 		c.err = &messages.Refused{Name: messages.RefusedShutdown, Message: "the client has gone"}
+	}
+	back := s.lookups[c.lookup]
+	delete(s.lookups, c.lookup)
+	switch {
+	case c.err != nil || c.known:
+	case back:
+		c.err = &messages.Refused{Name: messages.RefusedWithdrawn, Message: "the prompt was taken back"}
+	case c.prompt.UnlessBusy && s.works(): // since it was asked
+		c.err = &messages.SessionBusy{SessionID: s.id}
 	}
 	if s.checking[conn]--; s.checking[conn] <= 0 {
 		delete(s.checking, conn)
@@ -598,6 +624,40 @@ func (s *session) admit(c checked) {
 		messages.EventData{MessageID: c.prompt.ID, Prompt: &c.body, Delivery: c.prompt.Delivery}})
 	s.led.inbox[len(s.led.inbox)-1].unwritten = true
 	s.tellState()
+}
+
+// works tells whether the session has work or is about to begin some. What is
+// being stopped, and what waits after a stop or a failure, is none.
+func (s *session) works() bool {
+	if s.phase == busy || s.phase == stopping && s.wake {
+		return true
+	}
+	for _, back := range s.lookups {
+		if !back {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.led.inbox, func(in input) bool { return in.unwritten })
+}
+
+// takeBackPrompt stops what works on one prompt, or takes it back if nothing
+// does yet. Other prompts are left alone, unless they are worked on with it.
+func (s *session) takeBackPrompt(m messages.Interrupt) messages.Interrupted {
+	if _, looked := s.lookups[m.Prompt]; looked {
+		s.lookups[m.Prompt] = true
+		return messages.Interrupted{Interrupted: true}
+	}
+	if queued, _ := s.led.waiting(m.Prompt); queued {
+		s.removeQueued(func(in input) bool { return in.id == m.Prompt }, nil)
+		if s.phase == busy && s.exec.stage == preparing && len(s.led.next(true)) == 0 {
+			s.interrupt(m, false) // it was being prepared for nothing else
+		}
+		return messages.Interrupted{Interrupted: true}
+	}
+	if s.phase == busy && s.exec.prompts[m.Prompt] {
+		return s.interrupt(m, false)
+	}
+	return messages.Interrupted{}
 }
 
 // awake starts work, or remembers that there is some.

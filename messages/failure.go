@@ -169,6 +169,9 @@ const (
 	// RefusedPosition ends a subscription that names a position which is not
 	// in the log: what lies behind it cannot be told without a gap.
 	RefusedPosition = "PositionError"
+	// RefusedWithdrawn answers a prompt that was taken back before it was
+	// admitted.
+	RefusedWithdrawn = "WithdrawnError"
 )
 
 func (e *Refused) Error() string { return e.Message }

@@ -94,6 +94,8 @@ type World struct {
 	Env           []string // "NAME=value"
 	Umask         int      // -1: the server's own
 	UserConfigDir string
+	// MCPServers are those that an editor brings along for the session.
+	MCPServers []MCPServer
 }
 
 // Lookup returns the value of an environment variable of this world. A world
@@ -127,6 +129,9 @@ type ListSessions struct {
 	Search  string `json:"search,omitempty"`
 	Limit   int    `json:"limit,omitempty"`  // 0: all
 	Before  string `json:"before,omitempty"` // session id: only older ones
+	// BeforeTime is the last activity of that session when it was listed, in
+	// epoch milliseconds; 0 is its present one.
+	BeforeTime int64 `json:"-"`
 }
 
 // GetSession asks for a SessionInfo.
@@ -151,7 +156,11 @@ type Prompt struct {
 	ID        string   `json:"id,omitempty"`
 	// Bound names the connection with which the work ends; empty: none.
 	Bound string `json:"-"`
-	World *World `json:"-"`
+	// UnlessBusy refuses the prompt with SessionBusy when the session works,
+	// or is about to, and is not merely settling after a stop. The ID then
+	// must be new.
+	UnlessBusy bool   `json:"-"`
+	World      *World `json:"-"`
 }
 
 // Interrupt stops the running work. The answer is an Interrupted.
@@ -160,6 +169,9 @@ type Interrupt struct {
 	ClearQueue bool   `json:"clearQueue,omitempty"`
 	// Reason is user unless the server or the bound client ends.
 	Reason InterruptReason `json:"-"`
+	// Prompt stops no more than what works on that prompt: one that still waits
+	// is taken back, one that is done with is left alone.
+	Prompt string `json:"-"`
 }
 
 // Interrupted tells whether there was work to stop.

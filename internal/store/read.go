@@ -264,11 +264,15 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 	err := s.view(func(txn *badger.Txn) error {
 		start := []byte(indexPrefix)
 		if f.Before != "" {
-			r, _, err := s.record(txn, f.Before)
-			if err != nil {
-				return err
+			at := f.BeforeTime
+			if at == 0 {
+				r, _, err := s.record(txn, f.Before)
+				if err != nil {
+					return err
+				}
+				at = r.UpdatedAt
 			}
-			start = append(indexKey(r.UpdatedAt, f.Before), 0) // the next key there can be
+			start = append(indexKey(at, f.Before), 0) // the next key there can be
 		}
 		opt := badger.DefaultIteratorOptions
 		opt.PrefetchValues = false
