@@ -1,0 +1,289 @@
+//go:build amd64 || arm64
+
+package isolated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+
+	"codework/messages"
+	"codework/sandboxes"
+	"codework/sandboxes/agent"
+)
+
+// driver is what the driver keeps on this system.
+type driver struct {
+	probing sync.Mutex // one probe at a time; guards probed
+	probed  probed
+
+	mu   sync.Mutex // guards live
+	live map[*sandbox]struct{}
+}
+
+var (
+	_ sandboxes.Stopper   = (*Driver)(nil)
+	_ sandboxes.Waker     = (*Driver)(nil)
+	_ sandboxes.Destroyer = (*Driver)(nil)
+)
+
+// agentState is where the agent keeps its own files inside.
+const agentState = "/tmp/codework-agent"
+
+// Create checks the configuration and that the level that it demands can be
+// had. Nothing runs until the sandbox is attached.
+func (d *Driver) Create(ctx context.Context, spec sandboxes.Spec) (sandboxes.Resource, error) {
+	cfg, level, err := d.settle(ctx, spec)
+	if err != nil {
+		return sandboxes.Resource{}, err
+	}
+	p, _, err := d.plan(spec, cfg, level)
+	if err != nil {
+		return sandboxes.Resource{}, errors.Join(err, removeAll(d.dirOf(spec)))
+	}
+	return sandboxes.Resource{ID: spec.ID, Status: messages.SandboxOnline, Dir: p.Dir}, nil
+}
+
+// settle reads the configuration and finds the level that is used: the best
+// there is, and no less than demanded.
+func (d *Driver) settle(ctx context.Context, spec sandboxes.Spec) (Config, Level, error) {
+	cfg, err := sandboxes.ReadConfig[Config](spec.Config)
+	if err != nil {
+		return cfg, None, err
+	}
+	if err := cfg.check(); err != nil {
+		return cfg, None, err
+	}
+	if !plainID.MatchString(spec.ID) {
+		return cfg, None, fmt.Errorf("sandbox id %q is no file name", spec.ID)
+	}
+	demanded := cfg.Level
+	if demanded == "" {
+		demanded = d.opt.Level
+	}
+	level, err := d.reach(ctx, demanded)
+	return cfg, level, err
+}
+
+// plainID is what the id of a sandbox looks like.
+var plainID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+
+// dirOf is the sandbox's folder on this machine.
+func (d *Driver) dirOf(spec sandboxes.Spec) string {
+	return filepath.Join(d.opt.StateDir, spec.ID)
+}
+
+// plan decides what the sandbox looks like, and makes what it needs on disk.
+// The variables are those that every command gets.
+func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level) (*plan, map[string]string, error) {
+	if d.opt.StateDir == "" {
+		return nil, nil, errors.New("no state folder given")
+	}
+	if spec.Project == "" {
+		return nil, nil, &sandboxes.ConfigError{Reason: "an isolated sandbox needs a project folder"}
+	}
+	project, err := writable("project", spec.Project)
+	if err != nil {
+		return nil, nil, err
+	}
+	if info, err := os.Stat(project); err != nil || !info.IsDir() {
+		return nil, nil, &sandboxes.ConfigError{Reason: "project: " + spec.Project + " is no folder"}
+	}
+	roots := []string{project}
+	for _, path := range cfg.Write {
+		real, err := writable("config: write", path)
+		if err != nil {
+			return nil, nil, err
+		}
+		roots = append(roots, real)
+	}
+	var pinned pins
+	if err := pinned.pinProject(project, cfg.GitReadOnly); err != nil {
+		return nil, nil, err
+	}
+	roots = topmost(roots)
+	for _, root := range roots {
+		if root == project {
+			continue
+		}
+		if err := pinned.pinGit(root, cfg.GitReadOnly); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := os.MkdirAll(d.dirOf(spec), 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make state folder: %w", err)
+	}
+	p := &plan{
+		Level:    level,
+		Dir:      project,
+		Write:    topmost(append(roots, pinned.write...)),
+		Keep:     pinned.keep,
+		ReadOnly: pinned.readOnly,
+		Internet: cfg.Network.Host,
+		Args:     agent.Args(agent.ServeOptions{ID: spec.ID, StateDir: agentState}),
+	}
+	if p.Hide, err = d.hidden(cfg.Hide); err != nil {
+		return nil, nil, err
+	}
+	for _, path := range p.Write {
+		if below(path, p.Hide) {
+			return nil, nil, &sandboxes.ConfigError{Reason: path + " is to be writable and lies in a folder that is hidden"}
+		}
+	}
+	p.Hide = append(p.Hide, sockets(p.Write)...)
+	if p.Limits, err = cfg.rlimits(); err != nil {
+		return nil, nil, err
+	}
+	var vars map[string]string
+	if p.Caches, vars, err = caches(filepath.Join(d.dirOf(spec), "cache"), level); err != nil {
+		return nil, nil, err
+	}
+	vars["TMPDIR"] = "/tmp"
+	vars["CODEWORK_SANDBOX"] = spec.ID
+	if level == Full {
+		p.Show = resolvers(p.Internet)
+		return p, vars, nil
+	}
+	return p, vars, d.byPaths(spec, p, vars)
+}
+
+// resolvers are the files about names of a machine's network that lie in a
+// covered folder.
+func resolvers(internet bool) []string {
+	real, err := filepath.EvalSymlinks("/etc/resolv.conf")
+	if err != nil || !internet || !below(real, covered) {
+		return nil
+	}
+	return []string{real}
+}
+
+// byPaths adds what the level without mounts needs.
+func (d *Driver) byPaths(spec sandboxes.Spec, p *plan, vars map[string]string) error {
+	tmp := filepath.Join(d.dirOf(spec), "tmp")
+	state := filepath.Join(tmp, "agent")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return fmt.Errorf("make scratch: %w", err)
+	}
+	vars["TMPDIR"] = tmp
+	p.Args = agent.Args(agent.ServeOptions{ID: spec.ID, StateDir: state})
+	if p.Level == None {
+		return nil
+	}
+	var write []string
+	for _, path := range p.Write {
+		write = append(write, around(path, append(p.ReadOnly, p.Keep...))...)
+	}
+	p.Read = append(around("/", append(p.Hide, kernelPaths...)), p.Write...)
+	p.Write = append(write, tmp)
+	return nil
+}
+
+// around lists what there is below a folder without the given paths: the folder
+// itself when none of them lies in it.
+func around(dir string, without []string) []string {
+	if below(dir, without) {
+		return nil
+	}
+	through := false
+	for _, w := range without {
+		if _, ok := within(w, dir); ok {
+			through = true
+		}
+	}
+	if !through {
+		return []string{dir}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if e.Type()&fs.ModeSymlink == 0 {
+			out = append(out, around(filepath.Join(dir, e.Name()), without)...)
+		}
+	}
+	return out
+}
+
+// rlimits are the limits that processes keep themselves.
+func (c *Config) rlimits() (limits, error) {
+	l := c.Limits
+	if l.CPUs > 0 {
+		return limits{}, &sandboxes.ConfigError{Reason: "config: limits.cpus: needs a cgroup (version 2), which there is none of here"}
+	}
+	if l.Processes > 0 && os.Geteuid() == 0 {
+		return limits{}, &sandboxes.ConfigError{Reason: "config: limits.processes: for root it needs a cgroup (version 2), which there is none of here"}
+	}
+	return limits{Data: uint64(l.MemoryMiB) << 20, Processes: uint64(l.Processes), OpenFiles: uint64(l.OpenFiles)}, nil
+}
+
+// Attach builds the sandbox and starts its agent.
+func (d *Driver) Attach(ctx context.Context, spec sandboxes.Spec, _ sandboxes.Resource) (sandboxes.Sandbox, error) {
+	cfg, level, err := d.settle(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	p, vars, err := d.plan(spec, cfg, level)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.start(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	s.spec, s.vars = spec, vars
+	return s, nil
+}
+
+// Stop ends what is attached to the sandbox. The project and the caches stay.
+func (d *Driver) Stop(ctx context.Context, spec sandboxes.Spec, _ sandboxes.Resource) error {
+	d.mu.Lock()
+	var of []*sandbox
+	for s := range d.live {
+		if s.spec.ID == spec.ID {
+			of = append(of, s)
+		}
+	}
+	d.mu.Unlock()
+	var errs []error
+	for _, s := range of {
+		errs = append(errs, s.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Wake checks that the sandbox can be attached again.
+func (d *Driver) Wake(ctx context.Context, spec sandboxes.Spec, _ sandboxes.Resource) error {
+	_, _, err := d.settle(ctx, spec)
+	return err
+}
+
+// Destroy removes the sandbox's caches. The project is the user's and stays.
+func (d *Driver) Destroy(ctx context.Context, spec sandboxes.Spec, r sandboxes.Resource) error {
+	if !plainID.MatchString(spec.ID) {
+		return fmt.Errorf("sandbox id %q is no file name", spec.ID)
+	}
+	if err := d.Stop(ctx, spec, r); err != nil {
+		return err
+	}
+	return removeAll(d.dirOf(spec))
+}
+
+// environment is what the agent is started with: the little that a program
+// needs, before what each mount adds.
+func environment(p *plan) []string {
+	env := []string{"LANG=C.UTF-8", "TMPDIR=/tmp"}
+	for _, name := range []string{"PATH", "HOME", "USER"} {
+		if value, ok := os.LookupEnv(name); ok && !strings.ContainsRune(value, 0) {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
