@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"codework/sandboxes/agent"
+	"codework/sandboxes/isolated"
 	"codework/sandboxes/supervisor"
 )
 
@@ -25,7 +26,10 @@ func main() {
 	if handled, code := supervisor.Main(os.Args); handled {
 		os.Exit(code)
 	}
-	// And it is what serves the inside of one.
+	// It is what becomes a sandbox, and what serves the inside of one.
+	if handled, code := isolated.Main(os.Args); handled {
+		os.Exit(code)
+	}
 	if handled, code := agent.Main(os.Args); handled {
 		os.Exit(code)
 	}
