@@ -24,6 +24,7 @@ import (
 	"codework/providers"
 	"codework/providers/anthropic"
 	"codework/providers/chat"
+	"codework/providers/responses"
 )
 
 // Dialect speaks to Copilot. It is made by New.
@@ -38,6 +39,7 @@ func New() *Dialect {
 		formats: map[messages.Protocol]providers.Dialect{
 			messages.ProtocolAnthropic:  anthropic.Dialect{Bearer: true},
 			messages.ProtocolCompatible: chat.Dialect{},
+			messages.ProtocolOpenAI:     responses.Dialect{LooseIDs: true}, // Copilot encrypts them each time anew
 		},
 		lists: lists{by: map[string]*list{}},
 	}
@@ -48,22 +50,13 @@ func (d *Dialect) Stream(ctx context.Context, client *http.Client, req *messages
 	own := *req
 	base := baseURL(req)
 	format := choose(req.Model, d.lists.endpoints(ctx, client, base, req)[providers.ModelID(req.Model)])
-	dialect := d.formats[format]
-	if dialect == nil {
-		providers.NewAssembler(req, "", emit).Fail(&messages.Failure{
-			Type:    messages.FailConfiguration,
-			Message: "Copilot offers " + req.Model.ID + " in a format that this version does not speak",
-			Hint:    "choose another model: codework models --provider github-copilot",
-		})
-		return
-	}
 	own.Model = adapt(req.Model, format, base)
 	own.Model.Headers = headers(&own, format)
 	own.Options.Headers = withoutBetas(own.Options.Headers, own.Model)
 	if !own.Model.Reasoning {
 		own.Thinking = providers.Off
 	}
-	dialect.Stream(ctx, client, &own, emit)
+	d.formats[format].Stream(ctx, client, &own, emit)
 }
 
 // baseURL is where the account's Copilot is.
