@@ -20,6 +20,7 @@ type client struct {
 	t    *testing.T
 	s    *Server
 	http *http.Client
+	key  string // sent as Google wants it, unless empty
 }
 
 func dial(t *testing.T, s *Server) *client {
@@ -55,6 +56,9 @@ func (c *client) request(ctx context.Context, path, body string) *http.Request {
 	r.Header.Set("Content-Type", "application/json")
 	if path == anthropicPath {
 		r.Header.Set("Anthropic-Version", "2023-06-01")
+	}
+	if c.key != "" {
+		r.Header.Set("X-Goog-Api-Key", c.key)
 	}
 	return r
 }

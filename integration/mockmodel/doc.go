@@ -2,9 +2,11 @@
 // real providers on a loopback port and says exactly what a test told it to
 // say, faults included.
 //
-// It speaks OpenAI Chat Completions (POST …/chat/completions) and Anthropic
-// Messages (POST …/messages), each with server-sent events and without, and
-// lists its one model at GET …/models. One file holds one protocol.
+// It speaks OpenAI Chat Completions (POST …/chat/completions), Anthropic
+// Messages (POST …/messages) and Google's Gemini API (POST
+// …/models/M:streamGenerateContent and :generateContent), each with server-sent
+// events and without, and lists its models at GET …/models. One file holds one
+// protocol.
 //
 // # Promises
 //
@@ -70,7 +72,7 @@
 //	           it stands. place, for chat: every chunk or the finish chunk.
 //	end        how the answer ends: "" for the usual reason, else the reason to
 //	           state, in either protocol's words (stop, length, tool_calls,
-//	           content_filter, end_turn, max_tokens, refusal) or any other.
+//	           content_filter, end_turn, max_tokens, refusal, SAFETY) or any other.
 //	           no_reason, no_usage, no_done leave that part out. An answer that
 //	           does not say how it ends gets {"end": ""}.
 //	cut        breaks the connection: "close", "reset" (no orderly shutdown), or

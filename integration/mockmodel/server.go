@@ -46,8 +46,8 @@ type Options struct {
 	Scripts map[string]Script
 	// Lenient answers histories that a provider would refuse.
 	Lenient bool
-	// RequireKey is the key that requests must carry as a bearer token or in
-	// x-api-key. "any" takes every key; empty asks for none.
+	// RequireKey is the key that requests must carry as a bearer token, in
+	// x-api-key or in x-goog-api-key. "any" takes every key; empty asks for none.
 	RequireKey string
 	// Models are the ids that GET …/models lists; nil is DefaultModel alone.
 	Models []string
@@ -522,7 +522,7 @@ func (s *Server) settle(rec *Request, events int, left bool) {
 }
 
 // dialects are the protocols that the server speaks.
-var dialects = []dialect{chat{}, anthropic{}}
+var dialects = []dialect{chat{}, anthropic{}, gemini{}, responses{}, responses{codex: true}}
 
 // dialectOf finds the protocol of a path; ok is false for a path of none.
 func dialectOf(path string) (d dialect, ok bool) {
@@ -612,7 +612,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 		// Trying again does not help, and would only make the failure slow.
 		run.http(HTTP{Status: status, Message: reason, Header: map[string]string{"X-Should-Retry": "false"}})
 	}
-	c := &checker{issued: s.issued}
+	c := &checker{issued: s.issued, view: v}
 	switch {
 	case !known:
 		refuse(http.StatusNotFound, RulePath, "no such path: "+r.URL.Path)
@@ -656,8 +656,10 @@ func (s *Server) keyFits(h http.Header) bool {
 }
 
 func keyOf(h http.Header) string {
-	if k := h.Get("X-Api-Key"); k != "" {
-		return strings.TrimSpace(k)
+	for _, name := range []string{"X-Api-Key", "X-Goog-Api-Key"} {
+		if k := h.Get(name); k != "" {
+			return strings.TrimSpace(k)
+		}
 	}
 	scheme, key, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -669,7 +671,7 @@ func keyOf(h http.Header) string {
 // keyFault never shows the key: test logs are kept.
 func keyFault(h http.Header) string {
 	if keyOf(h) == "" {
-		return "no key: neither x-api-key nor Authorization: Bearer"
+		return "no key: neither x-api-key, x-goog-api-key nor Authorization: Bearer"
 	}
 	return "wrong key"
 }

@@ -60,6 +60,7 @@ var namePattern = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 // checker keeps the first fault of a request: providers report one as well.
 type checker struct {
 	issued *issued
+	view   *View // of the request
 	rule   Rule
 	reason string
 }

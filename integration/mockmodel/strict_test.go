@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -44,9 +45,10 @@ func judge(t *testing.T, c *client, path, body string) (Rule, string) {
 	case status == 400 && len(v) == 1:
 		var e struct {
 			Type  string
-			Error struct{ Type, Message string }
+			Error struct{ Type, Status, Message string }
 		}
-		if err := json.Unmarshal([]byte(answer), &e); err != nil || e.Error.Type != "invalid_request_error" || e.Error.Message != v[0].Reason {
+		err := json.Unmarshal([]byte(answer), &e)
+		if err != nil || e.Error.Type != "invalid_request_error" && e.Error.Status != "INVALID_ARGUMENT" || e.Error.Message != v[0].Reason {
 			t.Errorf("not the provider's error shape: %s", answer)
 		}
 		if path == anthropicPath && e.Type != "error" {
@@ -574,16 +576,18 @@ func FuzzRequests(f *testing.F) {
 	f.Add(with(anthropicPath))
 	f.Add(messages(uses(`{"type":"thinking","thinking":"x","signature":"s"}`, use("a")) + "," + user(result("a"), say)))
 	f.Add(tool(`"name":"a","input_schema":{"type":"object","required":["x"]}`))
+	f.Add(contents(geminiUses(`"id":"a"`) + "," + geminiResult(`"id":"a"`)))
+	f.Add(geminiTool(`{"type":"object","properties":{"x":{"anyOf":[{}]}}}`))
 	f.Fuzz(func(t *testing.T, s string) {
 		var o object
 		if json.Unmarshal([]byte(s), &o) != nil {
 			return
 		}
 		for _, d := range dialects {
-			v := d.view(nil, o)
+			v := d.view(&http.Request{URL: &url.URL{Path: geminiPath}}, o)
 			v.Prompt()
 			findMarker(v)
-			c := &checker{issued: newIssued()}
+			c := &checker{issued: newIssued(), view: v}
 			c.raw([]byte(s))
 			d.check(c, http.Header{"Anthropic-Version": {"x"}}, o)
 			if c.rule == "" && (v.Model == "" || len(v.Messages) == 0 && v.System == "") {

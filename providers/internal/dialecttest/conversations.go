@@ -38,6 +38,7 @@ var Writers = []messages.Message{
 	{Provider: "p", Protocol: "anthropic", Model: "m"},
 	{Provider: "p", Protocol: "openai-compatible", Model: "m"},
 	{Provider: "p", Protocol: "anthropic", Model: "other"},
+	{Provider: "p", Protocol: "google", Model: "m"},
 	{Provider: "q", Protocol: "openai", Model: "m"},
 	{},
 }
@@ -82,6 +83,7 @@ func assistantParts(t *rapid.T) []messages.Part {
 				Name:      toolNames.Draw(t, "name"),
 				Arguments: arguments.Draw(t, "args"),
 				ItemID:    rapid.SampledFrom([]string{"", "fc_1"}).Draw(t, "item"),
+				Signature: rapid.SampledFrom([]string{"", "", "sig="}).Draw(t, "call sig"),
 				Call: rapid.SampledFrom([]messages.CallState{"", messages.CallPending, messages.CallRunning,
 					messages.CallCompleted, messages.CallError, messages.CallSkipped, messages.CallAborted}).Draw(t, "state"),
 			}
