@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -96,9 +94,9 @@ func (g *guardian) onQuiesced(me *Self, m quiesced) {
 }
 
 func (g *guardian) delete(me *Self, m messages.Delete) {
-	st, local := g.config.Store, g.local
+	st, boxes := g.config.Store, g.registry
 	g.quiesce(me, quiesce{m.SessionID, m.Force, func(ctx context.Context) (any, error) {
-		local.Tell(unmount{m.SessionID})
+		boxes.Tell(unmountAll{session: m.SessionID})
 		return nil, commit(ctx, st, store.Batch{Session: m.SessionID, Delete: true})
 	}})
 }
@@ -152,9 +150,9 @@ func (g *guardian) fork(me *Self, m messages.Fork) {
 		me.Answer(nil, errDraining)
 		return
 	}
-	reply, st, publish := me.TakeReply(), g.config.Store, g.deps.publish
+	reply, st, publish, boxes := me.TakeReply(), g.config.Store, g.deps.publish, g.boxes.shelf
 	me.Go(func(ctx context.Context) any {
-		info, err := forkOf(ctx, st, publish, m)
+		info, err := forkOf(ctx, st, publish, boxes, m)
 		reply.Send(info, err)
 		return nil
 	})
@@ -162,7 +160,7 @@ func (g *guardian) fork(me *Self, m messages.Fork) {
 
 // forkOf writes the new session and tells readers of it, before anybody can
 // prompt it.
-func forkOf(ctx context.Context, st Store, publish func([]messages.Event), m messages.Fork) (messages.SessionInfo, error) {
+func forkOf(ctx context.Context, st Store, publish func([]messages.Event), boxes *shelf, m messages.Fork) (messages.SessionInfo, error) {
 	led, snap, err := readLedger(ctx, st, m.SessionID)
 	if err != nil {
 		return messages.SessionInfo{}, err
@@ -201,7 +199,7 @@ func forkOf(ctx context.Context, st Store, publish func([]messages.Event), m mes
 		return messages.SessionInfo{}, err
 	}
 	publish(events)
-	return infoOf(rec), nil
+	return infoOf(rec, boxes), nil
 }
 
 // readLedger folds a session's log.
@@ -230,41 +228,6 @@ func readLedger(ctx context.Context, st Store, id string) (*ledger, store.Snapsh
 	return led, snap, nil
 }
 
-// workplace checks where a session is asked to work and returns the folder.
-func workplace(r *messages.SandboxRef, dir, base string) (string, error) {
-	if r != nil {
-		switch {
-		case r.ID != "" && r.ID != messages.LocalSandbox:
-			return "", &messages.SandboxNotFound{ID: r.ID}
-		case r.Driver != "" && r.Driver != "local":
-			return "", driverMissing(r.Driver)
-		case r.ProviderResourceID != "":
-			return "", &messages.SandboxDriverRegistration{Driver: "local", Reason: noResources}
-		}
-	}
-	if dir == "" {
-		dir = base
-	}
-	if !filepath.IsAbs(dir) {
-		dir = filepath.Join(base, dir)
-	}
-	dir = filepath.Clean(dir)
-	switch fi, err := os.Stat(dir); {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", &messages.DirectoryNotFound{Directory: dir, SandboxID: messages.LocalSandbox}
-	case err != nil || !fi.IsDir():
-		return "", &messages.NotDirectory{Directory: dir, SandboxID: messages.LocalSandbox}
-	}
-	return dir, nil
-}
-
-// noResources is why nothing can be registered with the host.
-const noResources = "the host has no resources to attach to"
-
-func driverMissing(name string) error {
-	return &messages.SandboxDriverNotRegistered{Driver: name, Registered: []string{"local"}}
-}
-
 // resumeAll wakes the sessions in which prompts wait.
 func (g *guardian) resumeAll(me *Self) {
 	st, self := g.config.Store, me.Ref()
@@ -283,58 +246,29 @@ func (g *guardian) resumeAll(me *Self) {
 	})
 }
 
-// sandboxCall answers the calls about sandboxes. There is the host, which is
-// always there and belongs to nobody; further drivers register beside it.
-func sandboxCall(m any) (any, error) {
-	host := func(id, operation string) error {
-		if id == messages.LocalSandbox {
-			return &messages.SandboxUnsupported{ID: id, Driver: "local", Operation: operation}
-		}
-		return &messages.SandboxNotFound{ID: id}
-	}
-	switch m := m.(type) {
-	case messages.CreateSandbox:
-		if m.Driver == "local" {
-			return nil, &messages.SandboxUnsupported{Driver: m.Driver, Operation: "create"}
-		}
-		return nil, driverMissing(m.Driver)
-	case messages.RegisterSandbox:
-		if m.Driver == "local" {
-			return nil, &messages.SandboxDriverRegistration{Driver: m.Driver, Reason: noResources}
-		}
-		return nil, driverMissing(m.Driver)
-	case messages.StopSandbox:
-		return nil, host(m.SandboxID, "stop")
-	case messages.DestroySandbox:
-		return nil, host(m.SandboxID, "destroy")
-	}
-	return nil, nil
-}
-
 // exec runs a command in a sandbox and streams what it prints.
 func (g *gateway) exec(me *Self, c *effectrpc.Call, m messages.ExecSandbox) {
-	if m.SandboxID != messages.LocalSandbox {
-		failCall(c, &messages.SandboxNotFound{ID: m.SandboxID})
-		return
+	visitor := "exec-" + messages.NewEventID() // a mount of its own
+	o := sandboxes.MountOptions{Dir: m.Cwd, Umask: -1}
+	places, world := g.system.places, g.world
+	driver := places.shelf.driver(m.SandboxID)
+	if world != nil && places.shelf.kind(m.SandboxID) == messages.KindLocal {
+		o.Caller, o.Umask = world.Env, world.Umask
 	}
-	name := "exec-" + messages.NewEventID() // a mount of its own
-	o := sandboxes.MountOptions{Session: name, Dir: g.system.config.Dir, Umask: -1}
-	if g.world != nil {
-		o.Dir, o.Caller, o.Umask = g.world.Dir, g.world.Env, g.world.Umask
+	if messages.IsHost(m.SandboxID) && !filepath.IsAbs(m.Cwd) {
+		dir := places.dir
+		if world != nil {
+			dir = world.Dir
+		}
+		o.Dir = filepath.Join(dir, m.Cwd)
 	}
-	if filepath.IsAbs(m.Cwd) {
-		o.Dir = m.Cwd
-	} else {
-		o.Dir = filepath.Join(o.Dir, m.Cwd)
-	}
-	guardian := g.guardian
 	me.Go(func(context.Context) any {
-		p, err := Ask[place](c.Context(), guardian, o)
+		p, leave, err := places.visit(c.Context(), m.SandboxID, visitor, o, world)
 		if err != nil {
-			failCall(c, notRun(err))
+			failCall(c, notRun(driver, err))
 			return nil
 		}
-		defer func() { p.ref.Tell(unmount{name}) }()
+		defer leave()
 		end := io.EOF // read when out is closed
 		out := make(chan messages.ExecOutput, execBuffered)
 		cmd := sandboxes.Command{Argv: m.Argv, Env: m.Env, Timeout: time.Duration(m.TimeoutMs) * time.Millisecond,
@@ -352,8 +286,9 @@ func (g *gateway) exec(me *Self, c *effectrpc.Call, m messages.ExecSandbox) {
 			return nextOutput(ctx, out, &end)
 		})
 		exit, err := p.mount.Run(c.Context(), cmd)
+		leave() // who reads the end may stop the sandbox
 		if err != nil {
-			end = streamError(notRun(err))
+			end = streamError(notRun(driver, err))
 		} else {
 			select {
 			case out <- messages.ExecOutput{ExitCode: &exit.Code, Signal: exit.Signal, TimedOut: exit.TimedOut}:
@@ -371,11 +306,17 @@ const execBuffered = 16
 
 // notRun is why a command did not come to an end of its own, as an error that
 // the call declares.
-func notRun(err error) error {
-	if errors.Is(err, errStopped) {
+func notRun(driver string, err error) error {
+	var tagged messages.Tagged
+	var missing *messages.DirectoryNotFound
+	var odd *messages.NotDirectory
+	var refused *messages.Refused
+	switch {
+	case errors.As(err, &missing), errors.As(err, &odd): // which this call does not declare
+	case errors.As(err, &tagged), errors.As(err, &refused):
 		return err
 	}
-	return &messages.SandboxProvider{Driver: "local", Operation: "exec", Sanitized: messages.CleanedError{Name: "ShellError", Message: err.Error()}}
+	return &messages.SandboxProvider{Driver: driver, Operation: "exec", Sanitized: messages.CleanedError{Name: "ShellError", Message: err.Error()}}
 }
 
 // nextOutput returns what comes from out, then end.

@@ -25,6 +25,12 @@ type Store interface {
 	List(ctx context.Context, q messages.ListSessions) ([]messages.SessionRecord, error)
 	Count(ctx context.Context) (int, error)
 	Prompt(id string) (session, hash string, ok bool, err error)
+	// Sandboxes returns the records of all sandboxes, oldest first.
+	Sandboxes(ctx context.Context) ([]messages.SandboxRecord, error)
+	// SwapSandbox writes a record over one with a status of from, or where there
+	// is none; otherwise it fails with *messages.SandboxTransitionConflict.
+	SwapSandbox(ctx context.Context, r messages.SandboxRecord, from ...messages.SandboxStatus) error
+	DropSandbox(ctx context.Context, id string) error
 	PutBlob(data []byte) (name string, err error)
 	Blob(name string) ([]byte, error)
 }
@@ -87,4 +93,7 @@ type Preparer interface {
 type ExchangeQuery struct {
 	Session messages.SessionRecord
 	World   *messages.World // nil: the server's own
+	// Ends ends with the exchange: what was opened for it can go then. Nil ends
+	// when Prepare does.
+	Ends context.Context
 }

@@ -83,8 +83,11 @@ func (g *gateway) call(me *Self, c *effectrpc.Call) {
 	case messages.ToSession:
 		g.forward(me, c, g.guardian, toSession{m.Target(), m})
 	case messages.CreateSandbox, messages.RegisterSandbox, messages.StopSandbox, messages.DestroySandbox:
-		v, err := sandboxCall(m)
-		answerCall(c, v, err)
+		call := boxCall{ctx: c.Context(), m: m, world: g.world}
+		if g.world != nil {
+			call.hostDir = g.world.Dir
+		}
+		g.forward(me, c, g.guardian, call)
 	case messages.ExecSandbox:
 		g.exec(me, c, m)
 	case messages.Subscribe:
@@ -119,9 +122,9 @@ func (g *gateway) serverCall(me *Self, c *effectrpc.Call) {
 	case contract.ServerHandover:
 		g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.handover(ctx) })
 	case contract.SandboxDrivers:
-		answerCall(c, []messages.DriverInfo{}, nil) // the host is no driver of new ones
+		g.forward(me, c, g.guardian, listDrivers{c.Context()})
 	case contract.SandboxList:
-		answerCall(c, []messages.SandboxInfo{g.system.localInfo()}, nil)
+		g.forward(me, c, g.guardian, listBoxes{})
 	case contract.PluginReload:
 		answerCall(c, messages.PluginsReloaded{Plugins: builtinsInUse()}, nil)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"codework/internal/settings"
 	"codework/internal/store"
 	"codework/messages"
 	"codework/providers"
@@ -20,7 +21,10 @@ type guardian struct {
 	begun  *atomic.Bool // an earlier incarnation was started
 	deps   sessionDeps
 	hub    *Ref
-	local  *Ref
+	boxes  registryDeps
+
+	registry *Ref // of the sandboxes
+	places   places
 
 	sessions    map[string]*sessionSlot
 	connections map[connectionTo]*connectionSlot
@@ -65,8 +69,12 @@ type (
 	running     struct{}              // asks what runs
 	leaveLocal  struct{ conn string } // a local client is gone
 	openGateway struct{ g *gateway }
-	getHub      struct{}
-	resumeAll   struct{} // begin with the prompts that wait in all sessions
+	getParts    struct{}
+	treeParts   struct {
+		hub    *Ref
+		places places
+	}
+	resumeAll struct{} // begin with the prompts that wait in all sessions
 )
 
 // Load is what runs in the process.
@@ -99,6 +107,7 @@ func (g *guardian) Receive(me *Self, m any) {
 		me.Answer(g.running(), nil)
 	case sessionState:
 		if s := g.sessions[m.id]; s != nil {
+			g.uses(m.id, s.state.uses(), m.uses())
 			s.state, s.prompted = m, false
 		}
 		g.tell()
@@ -137,8 +146,17 @@ func (g *guardian) Receive(me *Self, m any) {
 		g.connect(me, m)
 	case connectionMade:
 		g.connected(me, m)
-	case sandboxes.MountOptions:
-		g.mount(me, m)
+	case toBox, listDrivers, listBoxes, stopAll:
+		me.Forward(g.registry, m)
+	case boxCall:
+		if g.draining {
+			switch m.m.(type) {
+			case messages.CreateSandbox, messages.RegisterSandbox:
+				me.Answer(nil, errDraining)
+				return
+			}
+		}
+		me.Forward(g.registry, m)
 	case drain:
 		g.drain(me)
 	case openGateway:
@@ -146,24 +164,26 @@ func (g *guardian) Receive(me *Self, m any) {
 		g.gateways[ref] = true
 		me.Answer(ref, nil)
 		g.tell()
-	case getHub:
-		me.Answer(g.hub, nil)
+	case getParts:
+		me.Answer(treeParts{g.hub, g.places}, nil)
 	}
 }
 
 func (g *guardian) start(me *Self) {
 	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*connectionSlot{}, map[*Ref]bool{}
 	g.hub = me.Spawn(newHub)
-	g.local = me.Spawn(newSandbox(g.config.Local))
+	g.registry = me.Spawn(newRegistry(g.boxes))
+	g.places = places{registry: g.registry, shelf: g.boxes.shelf, settings: g.boxes.settings, dir: g.config.Dir}
 	self := me.Ref()
-	hub, local := g.hub, g.local
+	hub, registry := g.hub, g.registry
 	g.deps = sessionDeps{
 		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{},
 		publish: func(events []messages.Event) { hub.Tell(publish{events}) },
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },
 		rests:   func(id string, yes bool) { self.Tell(restSession{id, yes}) },
-		unmount: func(session string) { local.Tell(unmount{session}) },
+		unmount: func(session string, onlyHost bool) { registry.Tell(unmountAll{session, onlyHost}) },
+		places:  g.places,
 	}
 }
 
@@ -259,6 +279,7 @@ func (g *guardian) ended(me *Self, child *Ref) {
 		if s.ref != child {
 			continue
 		}
+		g.uses(id, s.state.uses(), "")
 		if s.then != nil {
 			g.act(me, *s.then)
 			s.then, s.ref = nil, nil
@@ -279,7 +300,7 @@ func (g *guardian) ended(me *Self, child *Ref) {
 			return
 		}
 	}
-	if child == g.hub || child == g.local {
+	if child == g.hub || child == g.registry {
 		// Without them nothing works: whoever watches the guardian ends the
 		// process.
 		me.Log().Error("a part that everything needs has failed too often")
@@ -312,19 +333,25 @@ func (g *guardian) create(me *Self, m messages.CreateSession) {
 		me.Answer(nil, errDraining)
 		return
 	}
-	reply, store := me.TakeReply(), g.config.Store
-	dir, most := g.config.Dir, g.config.MaxSessions
+	reply, st, places := me.TakeReply(), g.config.Store, g.places
+	most := g.config.MaxSessions
 	me.Go(func(ctx context.Context) any {
-		if err := room(ctx, store, most); err != nil {
+		if err := room(ctx, st, most); err != nil {
 			reply.Send(nil, err)
 			return nil
 		}
-		rec, err := newRecord(m, dir)
+		at, err := places.find(ctx, placeQuery{ref: m.Sandbox, directory: m.Directory, hostDir: m.HostDir, world: m.World})
 		if err != nil {
 			reply.Send(nil, err)
 			return nil
 		}
-		save(store, rec, reply)
+		rec := newRecord(m, at)
+		if err := commit(ctx, st, store.Batch{Session: rec.ID, Record: &rec}); err != nil {
+			places.undo(ctx, at)
+			reply.Send(nil, err)
+			return nil
+		}
+		reply.Send(infoOf(rec, places.shelf), nil)
 		return nil
 	})
 }
@@ -365,28 +392,12 @@ func room(ctx context.Context, s Store, most int) error {
 	return err
 }
 
-func save(s Store, rec messages.SessionRecord, reply Reply) {
-	s.Append(store.Batch{Session: rec.ID, Record: &rec}, func(err error) {
-		reply.Send(infoOf(rec), err)
-	})
-}
-
-// newRecord checks where the session is to work and describes it.
-func newRecord(m messages.CreateSession, serverDir string) (messages.SessionRecord, error) {
-	if m.World != nil {
-		serverDir = m.World.Dir
-	}
-	dir, err := workplace(m.Sandbox, m.Directory, serverDir)
-	if err != nil {
-		return messages.SessionRecord{}, err
-	}
+// newRecord describes a session that works in a place.
+func newRecord(m messages.CreateSession, at placed) messages.SessionRecord {
 	now := time.Now().UnixMilli()
 	rec := messages.SessionRecord{
-		ID: messages.NewSessionID(), Title: messages.DefaultTitle, Directory: dir, HostDir: m.HostDir,
+		ID: messages.NewSessionID(), Title: messages.DefaultTitle, Directory: at.dir, SandboxID: at.sandbox, HostDir: m.HostDir,
 		AppendSystemPrompt: m.AppendSystemPrompt, CreatedAt: now, UpdatedAt: now,
-	}
-	if m.Sandbox != nil {
-		rec.SandboxID = messages.LocalSandbox
 	}
 	if m.Title != "" {
 		rec.Title, rec.TitleSet = m.Title, true
@@ -394,7 +405,7 @@ func newRecord(m messages.CreateSession, serverDir string) (messages.SessionReco
 	if m.Runtime != nil {
 		rec.Runtime = *m.Runtime
 	}
-	return rec, nil
+	return rec
 }
 
 func (g *guardian) list(me *Self, m messages.ListSessions) {
@@ -402,12 +413,12 @@ func (g *guardian) list(me *Self, m messages.ListSessions) {
 	for id, s := range g.sessions {
 		live[id] = s.state
 	}
-	reply, store := me.TakeReply(), g.config.Store
+	reply, store, boxes := me.TakeReply(), g.config.Store, g.boxes.shelf
 	me.Go(func(ctx context.Context) any {
 		records, err := store.List(ctx, m)
 		infos := make([]messages.SessionInfo, 0, len(records))
 		for _, r := range records {
-			i := infoOf(r)
+			i := infoOf(r, boxes)
 			if s, ok := live[r.ID]; ok {
 				i.Status, i.Queued = s.status, s.queued
 			}
@@ -418,14 +429,18 @@ func (g *guardian) list(me *Self, m messages.ListSessions) {
 	})
 }
 
-// mount answers with the session's place in its sandbox.
-func (g *guardian) mount(me *Self, o sandboxes.MountOptions) {
-	reply, local := me.TakeReply(), g.local
-	me.Go(func(ctx context.Context) any {
-		m, err := Ask[sandboxes.Mount](ctx, local, mountFor{o})
-		reply.Send(place{local, m}, err)
-		return nil
-	})
+// uses counts a session that works among the users of its sandbox.
+func (g *guardian) uses(session, was, is string) {
+	if was == is {
+		return
+	}
+	if is != "" {
+		g.boxes.shelf.hold(is, session)
+	}
+	if was != "" {
+		g.boxes.shelf.release(was, session)
+		g.registry.Tell(toBox{was, released{}})
+	}
 }
 
 // connect answers with the actor of a provider connection. A new one is made
@@ -492,7 +507,9 @@ type connectionMade struct {
 type Config struct {
 	Store    Store
 	Prepare  Preparer
-	Local    Driver
+	Local    sandboxes.Sandbox // the host
+	Drivers  []sandboxes.Driver
+	Server   string // id of the home, by which its sandboxes are told from others'
 	Dialects map[messages.Protocol]providers.Dialect
 	Dir      string // where sessions work that name no directory
 	// Models lists what can be chosen.
@@ -502,6 +519,24 @@ type Config struct {
 	// Limits of sessions and of those that work at once; 0 is none.
 	MaxSessions int
 	MaxRunning  int
+	// Sandboxes finds what the settings say about sandboxes; nil asks Prepare if
+	// that knows, and else has no settings.
+	Sandboxes func(hostDir string, w *messages.World) (settings.Sandbox, error)
 	// Watch hears what runs whenever that changes; it must not block.
 	Watch func(Load)
+
+	idleConnection time.Duration // for tests; 0 is the constant of that name
+}
+
+// sandboxSettings is how settings are found.
+func (c Config) sandboxSettings() sandboxSettings {
+	if c.Sandboxes != nil {
+		return c.Sandboxes
+	}
+	if w, ok := c.Prepare.(*Workshop); ok {
+		return w.SandboxSettings
+	}
+	return func(string, *messages.World) (settings.Sandbox, error) {
+		return settings.Sandbox{Driver: messages.LocalSandbox}, nil
+	}
 }

@@ -30,6 +30,7 @@ type Workshop struct {
 	Speaks func(messages.Protocol) bool
 
 	guardian *Ref // opens connections and mounts
+	shelf    *shelf
 }
 
 // Prepare reads everything anew and opens what the exchange needs. Errors are

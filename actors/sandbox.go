@@ -2,23 +2,43 @@ package actors
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
 
+	"codework/messages"
+	"codework/providers/credentials"
 	"codework/sandboxes"
 )
 
-// Driver makes mounts of one sandbox.
-type Driver interface {
-	Mount(ctx context.Context, o sandboxes.MountOptions) (sandboxes.Mount, error)
-	// Close ends everything that runs in the sandbox.
-	Close(ctx context.Context) error
-}
-
-// sandbox is the actor of one sandbox: its mounts and what runs in them. When
-// it ends, every call that runs there ends as aborted.
+// sandbox is the actor of one sandbox: its connection, its mounts, what runs in
+// them, and its way through the states of a life. When it ends, every call that
+// runs there ends as aborted.
+//
+// What takes time (making, reaching, stopping, removing) is one operation at a
+// time, beside the actor. Who needs the sandbox meanwhile is refused when the
+// operation is one that others see, and waits for it otherwise.
 type sandbox struct {
-	driver Driver
-	mounts map[string][]*mounted // by session; the last one is current
+	row
+	driver sandboxes.Driver // nil: the host, which is always reached
+	server string
+	idle   time.Duration // after which a connection that nobody uses is closed
+	clean  *cleaner
+	lookup *atomic.Pointer[credentials.Lookup] // of who came last
+
+	conn    sandboxes.Sandbox
+	number  uint64 // of the connection: what belongs to an older one is dropped
+	unwatch context.CancelFunc
+	rest    func()                // stops the timer of the connection
+	mounts  map[string][]*mounted // by session; the last one is current
+
+	op      *operation
+	waiting []wanted // mounts that wait for a connection
+	held    []heldMessage
 }
 
 type mounted struct {
@@ -26,58 +46,99 @@ type mounted struct {
 	mount   sandboxes.Mount
 }
 
+// operation is the work on a sandbox that is under way.
+type operation struct {
+	// doing is what others see meanwhile: provisioning, suspending, removing;
+	// "" is nothing.
+	doing    messages.SandboxStatus
+	reaching bool
+	cancel   context.CancelFunc
+}
+
 type (
-	// mountFor asks for a session's mount; the answer is a sandboxes.Mount. A
-	// session keeps its mount while its options stay the same. Where they
-	// change, the old one stays until unmount, with its background jobs.
-	mountFor struct{ options sandboxes.MountOptions }
+	// mountFor asks for a session's mount; the answer is a place. A session
+	// keeps its mount while its options stay the same. Where they change, the
+	// old one stays until unmount, with its background jobs.
+	mountFor struct {
+		options sandboxes.MountOptions
+		lookup  credentials.Lookup
+	}
 	// unmount ends a session's mounts and what they left running.
 	unmount   struct{ session string }
 	mountMade struct {
-		options sandboxes.MountOptions
-		mount   sandboxes.Mount
-		err     error
-		reply   Reply
+		want   wanted
+		number uint64
+		mount  sandboxes.Mount
+		err    error
 	}
 	toolRun struct {
-		ctx   context.Context
-		mount sandboxes.Mount
-		call  func(context.Context, sandboxes.Mount)
-		done  func()
+		ctx     context.Context
+		options sandboxes.MountOptions
+		call    func(context.Context, sandboxes.Mount)
+		done    func()
+	}
+	released struct{} // nobody may be using the sandbox any more
+	idleOver struct{ number uint64 }
+	connLost struct{ number uint64 }
+	opDone   struct {
+		op    *operation
+		reply Reply
+		value any
+		conn  sandboxes.Sandbox
+		err   error
 	}
 )
 
-func newSandbox(d Driver) func() Actor {
-	return func() Actor { return &sandbox{driver: d, mounts: map[string][]*mounted{}} }
+// wanted is a mount that somebody waits for: an asker, or a tool call.
+type wanted struct {
+	options sandboxes.MountOptions
+	reply   Reply
+	run     *toolRun
+	again   bool // it was made once, on a connection that broke meanwhile
+}
+
+func newSandbox(s sandbox) func() Actor {
+	clean, lookup := &cleaner{}, &atomic.Pointer[credentials.Lookup]{}
+	own := lookupIn(nil)
+	lookup.Store(&own)
+	return func() Actor {
+		s := s
+		s.clean, s.mounts, s.lookup = clean, map[string][]*mounted{}, lookup
+		return &s
+	}
 }
 
 func (s *sandbox) Receive(me *Self, m any) {
 	switch m := m.(type) {
-	case mountFor:
-		if have := s.mounts[m.options.Session]; len(have) > 0 {
-			if last := have[len(have)-1]; reflect.DeepEqual(last.options, m.options) {
-				me.Answer(last.mount, nil)
-				return
-			}
-		}
-		reply, driver := me.TakeReply(), s.driver
-		me.Go(func(ctx context.Context) any {
-			mount, err := driver.Mount(ctx, m.options)
-			made := mountMade{m.options, mount, err, reply}
-			me.LaterOr(made, func() {
-				if err == nil {
-					go closeMounts(me, []*mounted{{m.options, mount}})
-				}
-			})
-			return nil
-		})
+	case opDone:
+		s.onDone(me, m)
 	case mountMade:
-		if m.err != nil {
-			m.reply.Send(nil, m.err)
-			return
+		s.onMounted(me, m)
+	case idleOver:
+		if m.number == s.number && s.op == nil && s.conn != nil && s.shelf.count(s.id) == 0 && !s.keeps() {
+			s.letGo(me)
 		}
-		s.mounts[m.options.Session] = append(s.mounts[m.options.Session], &mounted{m.options, m.mount})
-		m.reply.Send(m.mount, nil)
+	case connLost:
+		if m.number == s.number {
+			me.Log().Info("connection to a sandbox is lost; its next use opens another one", "sandbox", s.id)
+			s.drop(me)
+		}
+	case Stopped:
+		s.end(me)
+	default:
+		s.handle(me, m)
+	}
+}
+
+func (s *sandbox) handle(me *Self, m any) {
+	switch m := m.(type) {
+	case mountFor:
+		if m.lookup != nil {
+			s.lookup.Store(&m.lookup)
+		}
+		s.want(me, wanted{options: m.options, reply: me.TakeReply()})
+	case toolRun:
+		s.want(me, wanted{options: m.options, run: &m})
 	case unmount:
 		old := s.mounts[m.session]
 		delete(s.mounts, m.session)
@@ -87,13 +148,139 @@ func (s *sandbox) Receive(me *Self, m any) {
 			reply.Send(nil, nil)
 			return nil
 		})
-	case toolRun:
-		s.run(me, m)
-	case Stopped:
-		for _, old := range s.mounts {
-			closeMounts(me, old)
+	case released:
+		s.startRest(me)
+	case makeBox:
+		s.make(me, m)
+	case stopBox:
+		s.stop(me, m)
+	case destroyBox:
+		s.destroy(me, m)
+	case lookAt:
+		s.look(me, m)
+	}
+}
+
+// want gives somebody a mount, which may need a connection first.
+func (s *sandbox) want(me *Self, w wanted) {
+	if have := s.mounts[w.options.Session]; len(have) > 0 {
+		if last := have[len(have)-1]; reflect.DeepEqual(last.options, w.options) {
+			s.deliver(me, w, last.mount, nil)
+			return
 		}
 	}
+	if s.conn == nil {
+		switch {
+		case s.op != nil && s.op.reaching:
+			s.waiting = append(s.waiting, w)
+		case s.op != nil && s.op.doing == "":
+			s.hold(me, w)
+		default:
+			if err := s.mountable(); err != nil {
+				s.deliver(me, w, nil, err)
+				return
+			}
+			s.waiting = append(s.waiting, w)
+			s.reach(me)
+		}
+		return
+	}
+	conn, number, host := s.conn, s.number, s.driver == nil
+	me.Go(func(ctx context.Context) any {
+		var mount sandboxes.Mount
+		var err error
+		if host {
+			mount, err = conn.Mount(ctx, w.options)
+		} else {
+			mount, err = insist(ctx, mountLimit, func(ctx context.Context) (sandboxes.Mount, error) { return conn.Mount(ctx, w.options) },
+				func(m sandboxes.Mount) { closeMounts(me, []*mounted{{w.options, m}}) })
+		}
+		made := mountMade{w, number, mount, err}
+		me.LaterOr(made, func() {
+			if err == nil {
+				go closeMounts(me, []*mounted{{w.options, mount}})
+			}
+			w.lost()
+		})
+		return nil
+	})
+}
+
+// hold keeps a wanted mount until the operation is over.
+func (s *sandbox) hold(me *Self, w wanted) {
+	if w.run != nil {
+		s.held = append(s.held, heldMessage{m: *w.run})
+		return
+	}
+	s.held = append(s.held, heldMessage{mountFor{options: w.options}, w.reply})
+}
+
+// lost ends a tool call whose sandbox did not live to begin it.
+func (w wanted) lost() {
+	if w.run != nil {
+		w.run.done()
+	}
+}
+
+// deliver hands a mount to who wanted it.
+func (s *sandbox) deliver(me *Self, w wanted, m sandboxes.Mount, err error) {
+	if w.run == nil {
+		w.reply.Send(place{me.Ref(), w.options, m}, err)
+		return
+	}
+	if err != nil {
+		m = noMount{w.options.Dir, err}
+	}
+	s.run(me, *w.run, m)
+}
+
+func (s *sandbox) onMounted(me *Self, m mountMade) {
+	w := m.want
+	if m.number != s.number || errors.Is(m.err, sandboxes.ErrClosed) && s.driver != nil {
+		// The connection broke under it.
+		if m.err == nil {
+			s.closeBeside(me, nil, []*mounted{{w.options, m.mount}})
+		}
+		if m.number == s.number {
+			s.drop(me)
+		}
+		if !w.again {
+			w.again = true
+			s.want(me, w)
+			return
+		}
+		m.err = sandboxes.ErrClosed
+	}
+	if m.err != nil {
+		s.deliver(me, w, nil, s.mountError(w.options.Dir, m.err))
+		return
+	}
+	mount := m.mount
+	if s.driver != nil {
+		mount = &watched{Mount: mount, clean: s.clean}
+	}
+	s.mounts[w.options.Session] = append(s.mounts[w.options.Session], &mounted{w.options, mount})
+	s.deliver(me, w, mount, nil)
+}
+
+// mountError is why a directory of the sandbox cannot be worked in.
+func (s *sandbox) mountError(dir string, err error) error {
+	if s.driver == nil {
+		return err
+	}
+	var missing *messages.DirectoryNotFound
+	var odd *messages.NotDirectory
+	switch {
+	case errors.As(err, &missing):
+		return &messages.DirectoryNotFound{Directory: missing.Directory, SandboxID: s.id}
+	case errors.As(err, &odd):
+		return &messages.NotDirectory{Directory: odd.Directory, SandboxID: s.id}
+	case errors.Is(err, fs.ErrNotExist):
+		return &messages.DirectoryNotFound{Directory: dir, SandboxID: s.id}
+	case errors.Is(err, sandboxes.ErrNotDirectory):
+		return &messages.NotDirectory{Directory: dir, SandboxID: s.id}
+	}
+	return s.failure("mount", err)
 }
 
 func closeMounts(me *Self, old []*mounted) {
@@ -106,23 +293,173 @@ func closeMounts(me *Self, old []*mounted) {
 
 // run runs a tool call beside the actor; the call's context ends with the
 // caller's and with the sandbox.
-func (s *sandbox) run(me *Self, m toolRun) {
+func (s *sandbox) run(me *Self, r toolRun, m sandboxes.Mount) {
 	me.Go(func(actorEnds context.Context) any {
-		defer m.done()
-		ctx, cancel := context.WithCancel(m.ctx)
+		defer r.done()
+		ctx, cancel := context.WithCancel(r.ctx)
 		defer cancel()
 		defer context.AfterFunc(actorEnds, cancel)()
-		m.call(ctx, m.mount)
+		r.call(ctx, m)
 		return nil
 	})
 }
 
+// connected begins to use a connection.
+func (s *sandbox) connected(me *Self, conn sandboxes.Sandbox) {
+	s.conn, s.number = conn, nextGeneration()
+	lost, ok := conn.(sandboxes.Lost)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithCancel(me.Context())
+	s.unwatch = cancel
+	number := s.number
+	me.Go(func(context.Context) any {
+		select {
+		case <-lost.Lost():
+			return connLost{number}
+		case <-ctx.Done():
+			return nil
+		}
+	})
+}
+
+// take takes the connection and its mounts away from the actor.
+func (s *sandbox) take() (sandboxes.Sandbox, []*mounted) {
+	conn := s.conn
+	var old []*mounted
+	for _, m := range s.mounts {
+		old = append(old, m...)
+	}
+	if s.unwatch != nil {
+		s.unwatch()
+	}
+	s.conn, s.number, s.unwatch, s.mounts = nil, 0, nil, map[string][]*mounted{}
+	return conn, old
+}
+
+// drop forgets a connection that broke.
+func (s *sandbox) drop(me *Self) {
+	conn, old := s.take()
+	s.closeBeside(me, conn, old)
+}
+
+func (s *sandbox) closeBeside(me *Self, conn sandboxes.Sandbox, old []*mounted) {
+	me.Go(func(context.Context) any {
+		s.disconnect(me, conn, old)
+		return nil
+	})
+}
+
+// disconnect closes mounts and their connection, within a bound.
+func (s *sandbox) disconnect(me *Self, conn sandboxes.Sandbox, old []*mounted) {
+	_, err := insist(context.Background(), closing, func(ctx context.Context) (any, error) {
+		if conn == nil {
+			closeMounts(me, old)
+			return nil, nil
+		}
+		return nil, conn.Close(ctx) // and with it the mounts
+	}, nil)
+	if err != nil {
+		me.Log().Warn("connection to a sandbox did not close cleanly", "sandbox", s.id, "err", s.clean.text(err.Error()))
+	}
+}
+
+// keeps tells whether something that a session counts on hangs on the
+// connection.
+func (s *sandbox) keeps() bool {
+	for _, mounts := range s.mounts {
+		if slices.ContainsFunc(mounts, func(m *mounted) bool {
+			w, ok := m.mount.(*watched)
+			return ok && w.keeps()
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// startRest closes the connection to a sandbox far away that nobody has used
+// for a while.
+func (s *sandbox) startRest(me *Self) {
+	if s.rest != nil {
+		s.rest()
+		s.rest = nil
+	}
+	if s.conn != nil && s.driver != nil && s.driver.Kind() == messages.KindRemote && s.shelf.count(s.id) == 0 {
+		s.rest = me.After(s.idle, idleOver{s.number})
+	}
+}
+
+// end lets go of everything. The host itself belongs to whoever made it.
+func (s *sandbox) end(me *Self) {
+	for _, w := range s.waiting {
+		w.lost()
+	}
+	for _, h := range s.held {
+		if run, ok := h.m.(toolRun); ok {
+			run.done()
+		}
+	}
+	conn, old := s.take()
+	if s.driver == nil {
+		closeMounts(me, old)
+		return
+	}
+	if conn != nil {
+		s.disconnect(me, conn, old)
+	}
+}
+
 // place is a Workplace in a mount of a sandbox actor.
 type place struct {
-	ref   *Ref
-	mount sandboxes.Mount
+	ref     *Ref
+	options sandboxes.MountOptions
+	mount   sandboxes.Mount
 }
 
 func (p place) Do(ctx context.Context, call func(context.Context, sandboxes.Mount), done func()) {
-	p.ref.TellOr(toolRun{ctx, p.mount, call, done}, done)
+	p.ref.TellOr(toolRun{ctx, p.options, call, done}, done)
+}
+
+// insist waits for a call of a driver, which should end soon after its context.
+// One that does not is left alone; late gets what it still returns. A driver
+// that panics has failed.
+func insist[T any](ctx context.Context, limit time.Duration, f func(context.Context) (T, error), late func(T)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer cancel()
+		var r result
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = fmt.Errorf("panic: %v", p)
+			}
+			done <- r
+		}()
+		r.value, r.err = f(ctx)
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(closing)
+	defer grace.Stop()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-grace.C:
+	}
+	go func() {
+		if r := <-done; r.err == nil && late != nil {
+			late(r.value)
+		}
+	}()
+	var none T
+	return none, fmt.Errorf("no answer: %w", ctx.Err())
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"codework/messages"
 	"codework/sandboxes"
 )
 
@@ -40,9 +41,9 @@ func closedMount(t testing.TB, d *slowDriver, want string) {
 	}
 }
 
-func spawnSandbox(t testing.TB, d Driver) *Ref {
+func spawnSandbox(t testing.TB, d sandboxes.Sandbox) *Ref {
 	rt := newTestRuntime(t)
-	ref := rt.Spawn(newSandbox(d))
+	ref := rt.Spawn(newSandbox(sandbox{row: row{id: messages.LocalSandbox, shelf: newShelf(time.Now())}, conn: d}))
 	t.Cleanup(func() { stopAndWait(t, ref) })
 	return ref
 }
@@ -55,7 +56,7 @@ func TestAMountThatNobodyIsLeftToUseIsClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newSlowDriver()
 			ref := spawnSandbox(t, d)
-			q := ref.request(mountFor{sandboxes.MountOptions{Session: "ses_1"}})
+			q := ref.request(mountFor{options: sandboxes.MountOptions{Session: "ses_1"}})
 			<-d.asked
 			end(ref)
 			d.release <- struct{}{}
@@ -72,7 +73,7 @@ func TestMountsEndWithTheirSandboxAndWithUnmount(t *testing.T) {
 	ref := spawnSandbox(t, d)
 	for _, id := range []string{"ses_1", "ses_2"} {
 		d.release <- struct{}{}
-		if _, err := Ask[sandboxes.Mount](soon(t), ref, mountFor{sandboxes.MountOptions{Session: id}}); err != nil {
+		if _, err := Ask[place](soon(t), ref, mountFor{options: sandboxes.MountOptions{Session: id}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,14 +95,13 @@ func TestCallsEndWithTheirSandbox(t *testing.T) {
 	d := newSlowDriver()
 	ref := spawnSandbox(t, d)
 	d.release <- struct{}{}
-	m, err := Ask[sandboxes.Mount](soon(t), ref, mountFor{sandboxes.MountOptions{Session: "ses_1"}})
+	p, err := Ask[place](soon(t), ref, mountFor{options: sandboxes.MountOptions{Session: "ses_1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := place{ref, m}
 	started, done := make(chan struct{}), make(chan struct{})
 	p.Do(context.Background(), func(ctx context.Context, got sandboxes.Mount) {
-		if got != m {
+		if got != p.mount {
 			t.Error("another mount")
 		}
 		close(started)
@@ -126,9 +126,10 @@ func TestCallsEndWithTheirSandbox(t *testing.T) {
 func TestACallEndsWithItsCaller(t *testing.T) {
 	d := newSlowDriver()
 	ref := spawnSandbox(t, d)
+	d.release <- struct{}{}
 	ctx, cancel := context.WithCancel(context.Background())
 	started, done := make(chan struct{}), make(chan struct{})
-	place{ref, nil}.Do(ctx, func(ctx context.Context, _ sandboxes.Mount) {
+	place{ref: ref}.Do(ctx, func(ctx context.Context, _ sandboxes.Mount) {
 		close(started)
 		<-ctx.Done()
 	}, func() { close(done) })

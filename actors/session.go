@@ -31,8 +31,10 @@ type sessionDeps struct {
 	changed func(sessionState) // tells the guardian what the session does now
 	retire  func(id string)    // asks the guardian to unload the session
 	// rests answers mayRest: whether the session can be unloaded now.
-	rests   func(id string, yes bool)
-	unmount func(session string)
+	rests func(id string, yes bool)
+	// unmount ends a session's mounts: on the host, or everywhere.
+	unmount func(session string, onlyHost bool)
+	places  places
 	clock   func() time.Time
 	claims  *claims
 	idle    time.Duration
@@ -46,6 +48,16 @@ type sessionState struct {
 	title  string
 	// pending tells that a prompt is on its way to the disk: work follows.
 	pending bool
+	sandbox string // where it works
+}
+
+// uses is the sandbox that the session works in now; "" is none that counts
+// its users.
+func (s sessionState) uses() string {
+	if s.status == messages.SessionIdle || messages.IsHost(s.sandbox) {
+		return ""
+	}
+	return s.sandbox
 }
 
 type phase uint8
@@ -760,13 +772,13 @@ func (s *session) takeBack() {
 // gone. An execution that others asked for keeps them until it ends.
 func (s *session) leaveMount() {
 	if s.leave && !s.keepJobs {
-		s.unmount(s.id)
+		s.unmount(s.id, true) // elsewhere they belong to the sandbox
 	}
 	s.leave = false
 }
 
 func (s *session) info() messages.SessionInfo {
-	i := infoOf(s.led.record)
+	i := infoOf(s.led.record, s.places.shelf)
 	i.Status, i.Queued = s.status(), len(s.led.inbox)
 	return i
 }
@@ -783,13 +795,13 @@ func (s *session) status() messages.SessionStatus {
 
 func (s *session) tellState() {
 	pending := len(s.checking) > 0 || slices.ContainsFunc(s.led.inbox, func(in input) bool { return in.unwritten })
-	s.changed(sessionState{s.id, s.status(), len(s.led.inbox), s.led.record.Title, pending})
+	s.changed(sessionState{s.id, s.status(), len(s.led.inbox), s.led.record.Title, pending, s.led.record.SandboxID})
 }
 
 // infoOf is what a record says of its session.
-func infoOf(r messages.SessionRecord) messages.SessionInfo {
+func infoOf(r messages.SessionRecord, boxes *shelf) messages.SessionInfo {
 	return messages.SessionInfo{
-		ID: r.ID, Title: r.Title, Directory: r.Directory, HostDir: r.HostDir, Status: messages.SessionIdle,
+		ID: r.ID, Title: r.Title, Directory: r.Directory, HostDir: r.HostDir, Sandbox: boxes.info(r.SandboxID), Status: messages.SessionIdle,
 		Model: r.Runtime.Model, ThinkingLevel: r.Runtime.ThinkingLevel, Usage: &r.Usage,
 		Queued: r.Queued, CreatedAt: messages.ISOTime(r.CreatedAt), UpdatedAt: messages.ISOTime(r.UpdatedAt), ParentID: r.ParentID,
 	}

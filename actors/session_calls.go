@@ -89,10 +89,11 @@ func (s *session) relink(m messages.Relink, reply Reply) {
 		reply.Send(nil, s.relinkBusy())
 		return
 	}
-	old := s.led.record.Directory
-	s.me.Go(func(context.Context) any {
-		dir, err := workplace(m.Sandbox, m.Directory, old)
-		return moved{dir, err, reply}
+	old := s.led.record
+	q := placeQuery{ref: m.Sandbox, directory: m.Directory, hostDir: old.HostDir, world: s.world, old: &old}
+	s.me.Go(func(ctx context.Context) any {
+		to, err := s.places.find(ctx, q)
+		return moved{to, err, reply}
 	})
 }
 
@@ -102,7 +103,7 @@ func (s *session) relinkBusy() error {
 
 // moved is a place that was looked at.
 type moved struct {
-	dir   string
+	to    placed
 	err   error
 	reply Reply
 }
@@ -113,11 +114,15 @@ func (s *session) onMoved(m moved) {
 		return
 	}
 	if s.phase != idle { // it got work meanwhile
+		s.me.Go(func(ctx context.Context) any {
+			s.places.undo(ctx, m.to)
+			return nil
+		})
 		m.reply.Send(nil, s.relinkBusy())
 		return
 	}
-	s.led.record.Directory = m.dir
-	s.unmount(s.id)
+	s.led.record.Directory, s.led.record.SandboxID = m.to.dir, m.to.sandbox
+	s.unmount(s.id, false)
 	s.saveRecord(m.reply)
 }
 

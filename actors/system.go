@@ -31,6 +31,7 @@ type System struct {
 	rt       *Runtime
 	guardian *Ref
 	hub      *Ref
+	places   places
 	config   Config
 	identity Identity
 	started  time.Time
@@ -40,19 +41,29 @@ type System struct {
 }
 
 // Boot starts the actors. Shutdown ends them; the store stays the caller's.
+// Sandbox drivers that contradict themselves or each other are an error.
 func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*System, error) {
-	rt := NewRuntime(log)
-	s := &System{rt: rt, config: config, identity: id, started: time.Now(), takeover: make(chan struct{}), log: log}
-	begun := new(atomic.Bool)
-	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config, begun: begun} })
-	if w, ok := config.Prepare.(*Workshop); ok {
-		w.guardian = s.guardian
-	}
-	hub, err := Ask[*Ref](ctx, s.guardian, getHub{})
+	drivers, err := checkDrivers(config.Drivers)
 	if err != nil {
 		return nil, err
 	}
-	s.hub = hub
+	rt := NewRuntime(log)
+	s := &System{rt: rt, config: config, identity: id, started: time.Now(), takeover: make(chan struct{}), log: log}
+	deps := registryDeps{store: config.Store, shelf: newShelf(s.started), local: config.Local, drivers: drivers, server: config.Server,
+		settings: config.sandboxSettings(), idle: idleConnection}
+	if config.idleConnection > 0 {
+		deps.idle = config.idleConnection
+	}
+	begun := new(atomic.Bool)
+	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config, begun: begun, boxes: deps} })
+	if w, ok := config.Prepare.(*Workshop); ok {
+		w.guardian, w.shelf = s.guardian, deps.shelf
+	}
+	parts, err := Ask[treeParts](ctx, s.guardian, getParts{})
+	if err != nil {
+		return nil, err
+	}
+	s.hub, s.places = parts.hub, parts.places
 	return s, nil
 }
 
@@ -104,13 +115,6 @@ func (s *System) Handler(accept effectrpc.AcceptOptions, local bool) http.Handle
 	mux.HandleFunc(contract.Path, rpc)
 	mux.HandleFunc(contract.LegacyPath, rpc)
 	return mux
-}
-
-// localInfo is how the host shows itself as a sandbox.
-func (s *System) localInfo() messages.SandboxInfo {
-	at := messages.ISOTime(s.started.UnixMilli())
-	return messages.SandboxInfo{ID: messages.LocalSandbox, Driver: "local", Kind: messages.KindLocal, Ownership: "external",
-		Status: messages.SandboxOnline, Usage: "pinned", CreatedAt: at, UpdatedAt: at}
 }
 
 // Resume begins with the prompts that wait in all sessions.
@@ -174,6 +178,13 @@ func (s *System) Settle(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// StopSandboxes stops every sandbox that was made here, whoever uses it, and
+// waits for that, or for ctx. None is made or woken after that.
+func (s *System) StopSandboxes(ctx context.Context) error {
+	_, err := Ask[any](ctx, s.guardian, stopAll{})
+	return err
 }
 
 // lastWords is how long readers have at the end to take what they still get.
