@@ -9,8 +9,8 @@ import (
 	"codework/providers"
 )
 
-// thought is the signature of a thinking part: how its item is sent back.
-type thought struct {
+// thoughtSignature is the signature of a thinking part: how its item is sent back.
+type thoughtSignature struct {
 	ItemID    string `json:"itemId"`
 	Encrypted string `json:"reasoningEncryptedContent"`
 }
@@ -39,7 +39,7 @@ func signThought(raw json.RawMessage, it *outputItem, codex bool) string {
 // signature of this dialect.
 func reasoningItem(p messages.Part) (item []byte, id string) {
 	var s struct {
-		thought
+		thoughtSignature
 		Type    string `json:"type"`
 		ID      string `json:"id"`
 		Content string `json:"encrypted_content"`
