@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -50,6 +51,36 @@ func FuzzStream(f *testing.F) {
 			t.Fatalf("%v: %s", err, raw)
 		}
 	})
+}
+
+// The rule: where the quick way reads an event at all, it reads the same as the
+// decoder.
+func FuzzDelta(f *testing.F) {
+	f.Add(said(0, "word"))
+	f.Add(thinks(3, 12, "ü\n\u2028"))
+	f.Add(argued(1, `{"a":"\ud83d\ude00"}`))
+	f.Add(`{"type":"response.output_text.delta","Delta":"x","delta":"y","output_index":01,"x":[ ],"n":1.5}`)
+	f.Add(`{"type":"response.output_text.delta","delta":"\ud800","delta":null}`)
+	f.Add("{ \"type\" : \"response.output_text.delta\" , \"delta\" : \"\xff\" } ")
+	f.Fuzz(func(t *testing.T, data string) {
+		var quick, slow event
+		if !quick.quick([]byte(data)) {
+			return
+		}
+		if err := json.Unmarshal([]byte(data), &slow); err != nil || !reflect.DeepEqual(quick, slow) {
+			t.Fatalf("%q: quick %+v, decoder %+v %v", data, quick, slow, err)
+		}
+	})
+}
+
+func TestDeltasAreReadTheQuickWay(t *testing.T) {
+	for _, data := range []string{said(0, "ü \n"), thinks(3, 12, "x"), argued(1, "{}"),
+		`{"type":"response.output_text.delta","sequence_number":4,"item_id":"msg_1","output_index":0,"content_index":0,"delta":"a","logprobs":[],"obfuscation":"x"}`} {
+		var e event
+		if !e.quick([]byte(data)) {
+			t.Errorf("%s", data)
+		}
+	}
 }
 
 // The rule: a schema either has no strict form or one that is valid JSON, and

@@ -122,9 +122,12 @@ func (s *stream) event(a *providers.Assembler, raw sse.Event) {
 	}
 	e := &s.e
 	*e = event{}
-	if !decode(data, e) {
-		a.Fail(fault("the provider sent an event that is not what the protocol says"))
-		return
+	if !e.quick(data) {
+		*e = event{}
+		if !decode(data, e) {
+			a.Fail(fault("the provider sent an event that is not what the protocol says"))
+			return
+		}
 	}
 	if e.Type == "" {
 		e.Type = raw.Type
