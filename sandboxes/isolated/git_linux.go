@@ -38,7 +38,7 @@ func (p *pins) pinGit(dir string, readOnly bool) error {
 	dotGit := filepath.Join(dir, ".git")
 	info, err := os.Lstat(dotGit)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return nil
 	case err != nil:
 		return err

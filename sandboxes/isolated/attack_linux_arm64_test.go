@@ -1,0 +1,3 @@
+package isolated
+
+func attacksHere() []attack { return nil }
