@@ -2,7 +2,9 @@ package actors
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"codework/internal/settings"
@@ -78,7 +80,7 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	ex.Parallel = block.ToolExecution == settings.Parallel
 	ex.Options = messages.RequestOptions{
 		Temperature: block.Temperature, MaxTokens: block.MaxTokens, Timeout: block.Timeout, IdleTimeout: block.IdleTimeout, HTTPRetries: block.MaxRetries,
-		CacheRetention: retention, Headers: headers, Metadata: block.Metadata, ThinkingBudgets: block.ThinkingBudgets, Extra: block.Extra,
+		CacheRetention: retention, Headers: headers, Metadata: block.Metadata, ThinkingBudgets: block.ThinkingBudgets, Extra: bodyOptions(m, block),
 	}
 	c.baseURL, c.credential = m.BaseURL, digest(found.Key)
 	if ex.Login != nil && ex.Login.Endpoint != "" {
@@ -93,6 +95,18 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 		ex.Streamer = signedIn{ex.Streamer, logins, m.Provider.ID, block.BaseURL == ""}
 	}
 	return nil
+}
+
+// bodyOptions are the options that go into requests as they are. The fields by
+// which OpenRouter is told where to send a request ("provider", "models") have
+// names that no option can have, so there they are what extras say.
+func bodyOptions(m messages.Model, block settings.Block) map[string]json.RawMessage {
+	if m.Protocol != messages.ProtocolOpenRouter || len(block.Extras) == 0 {
+		return block.Extra
+	}
+	all := maps.Clone(block.Extras)
+	maps.Copy(all, block.Extra)
+	return all
 }
 
 // wireOf is the dialect that a model is reached by: that of its protocol, or

@@ -139,6 +139,9 @@ type Usage struct {
 	CacheWrite  int64 `json:"cacheWrite"`
 	TotalTokens int64 `json:"totalTokens"`
 	Cost        Cost  `json:"cost"`
+	// ProviderCost is what the provider itself says that the answer cost, in US
+	// dollars; 0 where it says nothing. Cost beside it is computed.
+	ProviderCost float64 `json:"providerCost,omitempty"`
 }
 
 // Cost is in US dollars.
@@ -163,6 +166,7 @@ func (u Usage) Add(v Usage) Usage {
 	u.Cost.CacheRead += v.Cost.CacheRead
 	u.Cost.CacheWrite += v.Cost.CacheWrite
 	u.Cost.Total += v.Cost.Total
+	u.ProviderCost += v.ProviderCost
 	return u
 }
 
@@ -173,7 +177,7 @@ func (u Usage) Valid() bool {
 			return false
 		}
 	}
-	for _, c := range []float64{u.Cost.Input, u.Cost.Output, u.Cost.CacheRead, u.Cost.CacheWrite, u.Cost.Total} {
+	for _, c := range []float64{u.Cost.Input, u.Cost.Output, u.Cost.CacheRead, u.Cost.CacheWrite, u.Cost.Total, u.ProviderCost} {
 		if !(c >= 0) { // also refuses NaN
 			return false
 		}

@@ -121,6 +121,9 @@ func showSession(w io.Writer, s messages.SessionInfo) {
 	if u := s.Usage; u != nil && u.TotalTokens > 0 {
 		line("tokens", thousands(u.TotalTokens))
 		line("cost", dollars(u.Cost.Total))
+		if u.ProviderCost > 0 {
+			line("billed", dollars(u.ProviderCost)+" by the provider's own count")
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ func (Dialect) Stream(ctx context.Context, client *http.Client, req *messages.Re
 			url = ""
 		}
 	}
-	s := &stream{req: req, byIndex: map[int]*call{}, think: thinkSplitter{on: c.InlineThink}}
+	s := &stream{req: req, compat: c, byIndex: map[int]*call{}, think: thinkSplitter{on: c.InlineThink}}
 	providers.Attempt{
 		URL:    url,
 		Header: header(req, c),
@@ -61,6 +61,7 @@ const maxDetails = 4 << 20
 // stream reads one answer.
 type stream struct {
 	req     *messages.Request
+	compat  compat
 	think   thinkSplitter
 	calls   []*call
 	byIndex map[int]*call
@@ -120,11 +121,12 @@ type toolDelta struct {
 }
 
 type usage struct {
-	Prompt        int64 `json:"prompt_tokens"`
-	Completion    int64 `json:"completion_tokens"`
-	Total         int64 `json:"total_tokens"`
-	CacheHit      int64 `json:"prompt_cache_hit_tokens"` // DeepSeek
-	Cached        int64 `json:"cached_tokens"`           // Moonshot
+	Prompt        int64   `json:"prompt_tokens"`
+	Completion    int64   `json:"completion_tokens"`
+	Total         int64   `json:"total_tokens"`
+	CacheHit      int64   `json:"prompt_cache_hit_tokens"` // DeepSeek
+	Cached        int64   `json:"cached_tokens"`           // Moonshot
+	Cost          float64 `json:"cost"`                    // OpenRouter, in US dollars
 	PromptDetails struct {
 		Cached     int64 `json:"cached_tokens"`
 		CacheWrite int64 `json:"cache_write_tokens"` // OpenRouter
@@ -207,6 +209,9 @@ func (s *stream) usage(a *providers.Assembler, u *usage) {
 			CacheRead:   read,
 			CacheWrite:  u.PromptDetails.CacheWrite,
 			TotalTokens: u.Total,
+		}
+		if s.compat.ThinkingFormat == "openrouter" {
+			out.ProviderCost = u.Cost // others may count in something else
 		}
 	})
 }

@@ -317,3 +317,57 @@ func TestOpenRoutersReasoningDetailsComeBackAsTheyCame(t *testing.T) {
 		t.Errorf("another model got %s", got.Details)
 	}
 }
+
+// OpenRouter keeps the connection alive with comments, says what the answer
+// cost, and takes its routing from the options.
+func TestOpenRouter(t *testing.T) {
+	alive := ": OPENROUTER PROCESSING\n\n"
+	counted := `{"id":"c","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"cost":0.0025,"cost_details":{"upstream_inference_cost":null}}}`
+	s := dialecttest.Serve(t, dialecttest.Stream(alive+dialecttest.Data(frame(`{"content":"a"}`))+alive+dialecttest.Data(finish("stop"), counted, "[DONE]")))
+	req := request(s.URL)
+	req.Model.Protocol, req.Model.Reasoning, req.Thinking = messages.ProtocolOpenRouter, true, "low"
+	req.Options.Extra = map[string]json.RawMessage{"provider": json.RawMessage(`{"order":["x"]}`), "models": json.RawMessage(`["a","b"]`)}
+	m := dialecttest.Run(t, Dialect{}, s.Client(t), req).Done(t)
+	if u := m.Usage; u == nil || u.ProviderCost != 0.0025 || u.Input != 10 || u.Output != 5 || u.Cost.Total <= 0 || u.Cost.Total == u.ProviderCost {
+		t.Errorf("usage %+v", m.Usage)
+	}
+	_, body := s.Last(t)
+	for _, want := range []string{`"reasoning":{"effort":"low"}`, `"usage":{"include":true}`, `"provider":{"order":["x"]}`, `"models":["a","b"]`} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("%s is not in %s", want, body)
+		}
+	}
+	req.Thinking = "off"
+	dialecttest.Run(t, Dialect{}, s.Client(t), req).Done(t)
+	if _, body := s.Last(t); strings.Contains(string(body), `"reasoning"`) {
+		t.Errorf("off: %s", body)
+	}
+	// Of another service the field may mean something else.
+	req.Model.Protocol = messages.ProtocolCompatible
+	if u := dialecttest.Run(t, Dialect{}, s.Client(t), req).Done(t).Usage; u.ProviderCost != 0 {
+		t.Errorf("another service: %+v", u)
+	}
+}
+
+func TestErrorsInsideAnOpenRouterStream(t *testing.T) {
+	for _, c := range []struct {
+		frame string
+		want  messages.Failure
+	}{
+		{`{"id":"c","error":{"code":502,"message":"Provider returned error","metadata":{"provider_name":"x","raw":"the GPU is on fire"}},"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}`,
+			messages.Failure{Type: messages.FailUnavailable, Status: 502, Code: "502", Message: "the GPU is on fire", Retryable: true}},
+		{`{"id":"c","error":{"code":402,"message":"Insufficient credits"}}`,
+			messages.Failure{Type: messages.FailQuota, Status: 402, Code: "402", Message: "insufficient credits"}},
+		{`{"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"error","error":{"code":429,"message":"Rate limited"}}]}`,
+			messages.Failure{Type: messages.FailRateLimit, Status: 429, Code: "429", Message: "rate limited", Retryable: true}},
+	} {
+		s := dialecttest.Serve(t, dialecttest.Stream(dialecttest.Data(frame(`{"content":"a"}`), c.frame)))
+		req := request(s.URL)
+		req.Model.Protocol = messages.ProtocolOpenRouter
+		got := *dialecttest.Run(t, Dialect{}, s.Client(t), req).Failed(t)
+		got.Hint = ""
+		if got != c.want {
+			t.Errorf("%s\ngot  %+v\nwant %+v", c.frame, got, c.want)
+		}
+	}
+}
