@@ -333,7 +333,8 @@ func surroundings(ts *testscript.TestScript) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		env[i] = name + "=" + ts.Getenv(name)
 	}
-	for _, name := range []string{"WORK", "TMPDIR", "XDG_RUNTIME_DIR", "E2E_KEY", "CODEWORK_SERVER_TOKEN"} {
+	for _, name := range []string{"WORK", "TMPDIR", "XDG_RUNTIME_DIR", "E2E_KEY", "CODEWORK_SERVER_TOKEN",
+		"CODEWORK_MODELS_DEV_FILE", "CODEWORK_MODELS_FILE", "CODEWORK_SIGNIN_URL"} {
 		if v := ts.Getenv(name); v != "" {
 			env = append(env, name+"="+v)
 		}

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -27,12 +28,15 @@ import (
 //	browse [-stay] NAME       be the browser that a running sign-in sends away, up to
 //	                          the callback, or stay before it with its address in
 //	                          $REDIRECT
+//	renews TOKEN|-spent       the next renewal of a login gives this token, or is
+//	                          refused because the refresh token was used before
 //	signedin                  the services must have found nothing wrong
-//	nosecrets                 no token or code is in stdout, in stderr, in the list
+//	nosecrets [TOKEN…]        no token or code is in stdout, in stderr, in the list
 //	                          of processes, or in a file but auth.json
 func init() {
 	commands["signin"] = cmdSignin
 	commands["browse"] = cmdBrowse
+	commands["renews"] = cmdRenews
 	commands["signedin"] = cmdSignedin
 	commands["nosecrets"] = cmdNosecrets
 }
@@ -109,6 +113,16 @@ func cmdBrowse(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("REDIRECT", redirect)
 }
 
+func cmdRenews(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, args, 1, 1, "renews TOKEN|-spent")
+	answer := signintest.Answer{Body: fmt.Sprintf(
+		`{"access_token":%q,"refresh_token":%q,"expires_in":864000,"token_type":"bearer"}`, args[0], signintest.RefreshToken)}
+	if args[0] == "-spent" {
+		answer = signintest.Answer{Status: http.StatusBadRequest, Body: `{"error":"invalid_grant"}`}
+	}
+	servicesOf(ts).Script("/oauth/token", answer)
+}
+
 func cmdSignedin(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, args, 0, 0, "signedin")
 	s := servicesOf(ts)
@@ -119,21 +133,28 @@ func cmdSignedin(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func cmdNosecrets(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, args, 0, 0, "nosecrets")
+	usage(ts, neg, args, 0, 9, "nosecrets [TOKEN…]")
 	texts := map[string]string{"stdout": ts.ReadFile("stdout"), "stderr": ts.ReadFile("stderr")}
+	secrets := append(servicesOf(ts).Secrets(), args...)
 	for _, p := range processesOf(worldOf(ts).dir) {
 		texts["the list of processes"] += p.command + "\n"
 	}
 	ts.Check(filepath.WalkDir(worldOf(ts).dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil || !d.Type().IsRegular() || d.Name() == "auth.json" {
 			return err
 		}
 		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // of a process that ends
+		}
 		texts[path] = string(data)
 		return err
 	}))
 	for where, text := range texts {
-		for _, secret := range servicesOf(ts).Secrets() {
+		for _, secret := range secrets {
 			if secret != "" && strings.Contains(text, secret) {
 				ts.Fatalf("a secret (%.12s…) is in %s", secret, where)
 			}

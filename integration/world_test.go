@@ -64,6 +64,7 @@ func (w *world) environment() []string {
 		"CODEWORK_HOME_DIR=" + w.home,
 		"CODEWORK_IDLE_EXIT=" + idleExit[w.protocol],
 		"CODEWORK_MODELS_TTL=off", // the network is asked for nothing by itself
+		"CODEWORK_MODELS_URL=http://127.0.0.1:9",
 		keyVariable + "=" + key,
 		"PROTOCOL=" + w.protocol,
 		"GORACE=halt_on_error=0 atexit_sleep_ms=0",
