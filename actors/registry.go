@@ -165,6 +165,14 @@ func (r *registry) handle(me *Self, m any) {
 	case listDrivers:
 		r.listDrivers(me, m)
 	case listBoxes:
+		// What lived in an older process is looked into at once, without asking
+		// anybody far away.
+		for name := range r.settling {
+			if d := r.drivers[name]; d != nil && d.Kind() == messages.KindVirtual {
+				r.hold(me, name, m)
+				return
+			}
+		}
 		if r.waits("") {
 			r.hold(me, "", m)
 			return

@@ -117,7 +117,7 @@ func (o *output) header(info messages.SessionInfo) {
 		driver = info.Sandbox.Driver
 	}
 	o.say("sandbox", driver+" · "+info.Directory)
-	if info.Sandbox != nil && info.Sandbox.Kind != messages.KindLocal {
+	if info.Sandbox != nil {
 		o.say("sandbox-id", info.Sandbox.ID)
 	}
 	fmt.Fprintln(o.err)
@@ -407,6 +407,8 @@ func explain(err error, session string) error {
 	}
 	var missing *messages.SessionNotFound
 	var noDriver *messages.SandboxDriverNotRegistered
+	var busyBox *messages.SandboxBusy
+	var runs *messages.SandboxMustBeStopped
 	var tagged messages.Tagged
 	var refused *messages.Refused
 	switch {
@@ -414,6 +416,10 @@ func explain(err error, session string) error {
 		return &problem{slug: messages.FailSessionNotFound, err: err, hint: "the newest session of a directory continues with: codework run --continue"}
 	case errors.As(err, &noDriver):
 		return &problem{slug: "sandbox-driver-not-registered", err: err, fields: []field{{"registered", strings.Join(noDriver.Registered, ", ")}}}
+	case errors.As(err, &busyBox):
+		return &problem{slug: kebab(busyBox.Tag()), err: err, hint: "wait for the work in it, or interrupt that first"}
+	case errors.As(err, &runs):
+		return &problem{slug: kebab(runs.Tag()), err: err, hint: "first: codework sandbox stop " + runs.ID}
 	case errors.As(err, &tagged):
 		return &problem{slug: kebab(tagged.Tag()), err: err}
 	case errors.As(err, &refused):

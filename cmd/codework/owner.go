@@ -30,11 +30,14 @@ import (
 	"codework/providers/credentials"
 	"codework/providers/offline"
 	"codework/providers/responses"
+	"codework/sandboxes"
+	"codework/sandboxes/isolated"
 	"codework/sandboxes/local"
+	"codework/sandboxes/memory"
 )
 
 // How long the end of the owner may take: work that is interrupted settles
-// within the first, commands end within the second.
+// within the first; sandboxes stop within the second, and then commands end.
 const (
 	settleLimit = 10 * time.Second
 	stopLimit   = 20 * time.Second
@@ -85,8 +88,12 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		Home: p.Home, Credentials: o.logins, Trust: settings.OpenTrust(p.Home), Catalog: openCatalog(p),
 		Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
 	}
+	server, err := st.ServerID(ctx)
+	if err != nil {
+		return nil, errors.Join(err, o.close())
+	}
 	config := actors.Config{
-		Store: st, Local: o.sandbox, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
+		Store: st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
 	}
 	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}
 	if adjust != nil {
@@ -145,17 +152,36 @@ func credentialFile(p home.Paths) string {
 	return filepath.Join(p.Home, "aikit", "auth.json")
 }
 
-// close settles what runs and ends everything, in this order: actors,
-// commands, store.
+// drivers are what sandboxes can be made with, beside the host.
+func drivers(p home.Paths, state string, log *slog.Logger) []sandboxes.Driver {
+	hidden := []string{p.Home}
+	if p.Database != home.InMemory {
+		hidden = append(hidden, p.Database)
+	}
+	return []sandboxes.Driver{
+		memory.New(memory.Options{Log: log}),
+		isolated.New(isolated.Options{StateDir: state, Hide: hidden, Log: log}),
+	}
+}
+
+// close settles what runs and ends everything, in this order: sandboxes,
+// actors, commands, store.
 func (o *owner) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
-	defer cancel()
 	if o.system != nil {
-		settle, stop := context.WithTimeout(ctx, settleLimit)
+		settle, stop := context.WithTimeout(context.Background(), settleLimit)
 		if err := o.system.Settle(settle); err != nil {
 			o.log.Warn("work did not settle in time", "err", err)
 		}
 		stop()
+		boxes, stop := context.WithTimeout(context.Background(), stopLimit)
+		if err := o.system.StopSandboxes(boxes); err != nil {
+			o.log.Warn("not every sandbox was stopped", "err", err)
+		}
+		stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	if o.system != nil {
 		o.system.Shutdown(ctx)
 	}
 	if o.models != nil {

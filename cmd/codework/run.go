@@ -46,7 +46,10 @@ type runFlags struct {
 	trust     bool
 	driver    string
 	sandboxID string
+	resource  string
 	detach    bool
+
+	made string // the sandbox that this run made
 }
 
 func newRun(g *global) *cobra.Command {
@@ -91,8 +94,9 @@ left alone.`,
 	fl.StringVar(&f.delivery, "delivery", "followUp", "followUp waits for the session's running work, steer joins it")
 	fl.DurationVar(&f.timeout, "timeout", 0, "interrupt the work after this time, such as 90s or 10m, and exit 1")
 	fl.BoolVar(&f.trust, "trust-project", false, "trust this directory's project from now on; see: codework trust --help")
-	fl.StringVar(&f.driver, "sandbox-driver", "", "where a new session's tools run (default local)")
+	fl.StringVar(&f.driver, "sandbox-driver", "", "where a new session's tools run, see: codework sandbox drivers (default: the settings, local)")
 	fl.StringVar(&f.sandboxID, "sandbox-id", "", "use an existing sandbox for a new session")
+	fl.StringVar(&f.resource, "sandbox-provider-id", "", "with --sandbox-driver: attach to what somebody else made, such as ssh://user@host/folder")
 	fl.BoolVar(&f.detach, "detach", false, "with --server: print the session's id once the prompt is saved, and leave")
 	g.addServerFlag(c)
 	return c
@@ -106,10 +110,12 @@ func (f *runFlags) check(remote bool) error {
 		return usagef("--session and --continue do not go together")
 	case old && f.cwd != "":
 		return usagef("--cwd is for new sessions; a session keeps its directory")
-	case old && (f.driver != "" || f.sandboxID != ""):
-		return usagef("--sandbox-driver and --sandbox-id are for new sessions; a session keeps its sandbox")
-	case f.driver != "" && f.sandboxID != "":
-		return usagef("--sandbox-id goes without --sandbox-driver")
+	case old && (f.driver != "" || f.sandboxID != "" || f.resource != ""):
+		return usagef("--sandbox-driver, --sandbox-id and --sandbox-provider-id are for new sessions; a session keeps its sandbox")
+	case f.sandboxID != "" && (f.driver != "" || f.resource != ""):
+		return usagef("--sandbox-id goes without --sandbox-driver and --sandbox-provider-id")
+	case f.resource != "" && f.driver == "":
+		return usagef("--sandbox-provider-id goes with --sandbox-driver")
 	case old && f.title != "":
 		return usagef("--title is for new sessions")
 	case old && f.addendum != "":
@@ -134,6 +140,11 @@ func (f *runFlags) check(remote bool) error {
 		return usagef("--output-format does not go with --detach, which prints the session's id")
 	case f.timeout < 0:
 		return usagef("--timeout: expected a positive duration")
+	}
+	if f.resource != "" {
+		if err := messages.ValidateResourceID(f.resource); err != nil {
+			return usagef("--sandbox-provider-id: %w", err)
+		}
 	}
 	_, err := f.runtime()
 	return err
@@ -295,6 +306,7 @@ func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messag
 	if err != nil {
 		return w, err
 	}
+	defer f.stopMade(ctx, g, c)
 	out.header(info)
 	w.client, w.session, p.SessionID = c, info.ID, info.ID
 	if last.sent {
@@ -320,6 +332,24 @@ func (f *runFlags) attempt(ctx context.Context, g *global, out *output, p messag
 		_ = c.Delete(ctx, info.ID, false)
 	}
 	return w, err
+}
+
+// stopLimitHere is how long a run waits at its end for the sandbox that it made.
+const stopLimitHere = 20 * time.Second
+
+// stopMade stops the sandbox that this run made. A server keeps it: others may
+// have found it there.
+func (f *runFlags) stopMade(ctx context.Context, g *global, c *client.Client) {
+	if f.made == "" || g.remote() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimitHere)
+	defer cancel()
+	err := c.StopSandbox(ctx, f.made)
+	var busy *messages.SandboxBusy // with other sessions; the end of the home's process stops it
+	if err != nil && !errors.As(err, &busy) && !errors.Is(err, client.ErrConnectionLost) && !g.quiet {
+		fmt.Fprintln(g.err, "warning: sandbox "+f.made+" could not be stopped: "+oneLine(err.Error()))
+	}
 }
 
 // takeBack takes a prompt out of the queue and tells whether it is too late for
@@ -369,24 +399,26 @@ func (f *runFlags) open(ctx context.Context, c *client.Client, remote bool) (mes
 	if err != nil {
 		return messages.SessionInfo{}, err
 	}
-	if f.cwd != "" {
-		m.Directory = f.cwd
-		if !filepath.IsAbs(m.Directory) {
-			m.Directory = filepath.Join(here, m.Directory)
-		}
-	}
 	switch {
 	case f.sandboxID != "":
+		if f.sandboxID, err = findSandbox(ctx, c, f.sandboxID); err != nil {
+			return messages.SessionInfo{}, err
+		}
 		m.Sandbox = &messages.SandboxRef{ID: f.sandboxID}
 	case f.driver != "":
-		m.Sandbox = &messages.SandboxRef{Driver: f.driver}
+		m.Sandbox = &messages.SandboxRef{Driver: f.driver, ProviderResourceID: f.resource}
 	}
-	if remote && m.Directory == "" && f.sandboxID == "" {
-		m.Directory = here // a server does not know where its client is
+	m.Directory = f.cwd
+	onHost := m.Sandbox == nil || m.Sandbox.ID == messages.LocalSandbox || m.Sandbox.Driver == messages.LocalSandbox
+	if remote && onHost && !filepath.IsAbs(m.Directory) {
+		m.Directory = filepath.Join(here, m.Directory) // a server does not know where its client is
 	}
 	info, err := c.Create(ctx, m)
+	if err == nil && info.Sandbox != nil && info.Sandbox.Ownership == messages.SandboxManaged && f.sandboxID == "" {
+		f.made = info.Sandbox.ID
+	}
 	var missing *messages.DirectoryNotFound
-	if remote && errors.As(err, &missing) {
+	if remote && errors.As(err, &missing) && messages.IsHost(missing.SandboxID) {
 		err = &problem{slug: kebab(missing.Tag()), err: fmt.Errorf("there is no folder %s on the server", missing.Directory), hint: "name one that it has with --cwd"}
 	}
 	return info, err
