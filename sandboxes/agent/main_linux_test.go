@@ -65,6 +65,7 @@ type child struct {
 	*Client
 	cmd    *exec.Cmd
 	stderr *strings.Builder
+	waited bool // for the process, by the test itself
 }
 
 // stdioConn is our end of a child's input and output.
@@ -107,6 +108,9 @@ func start(t testing.TB, noise string) *child {
 	t.Cleanup(func() {
 		if err := c.Close(ctxb); err != nil {
 			t.Error(err)
+		}
+		if c.waited {
+			return
 		}
 		begin := time.Now()
 		if err := c.cmd.Wait(); err != nil {
