@@ -35,7 +35,11 @@ func (w *Workshop) tools(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 		return &messages.Failure{Type: messages.FailStateSnapshot, Message: err.Error()}
 	}
 	if p := plugins["codework.prompt.instruction"]; p.Enabled == nil || *p.Enabled {
-		found, err := prompt.ReadInstructions(ctx, mount, prompt.Options{Home: w.Home, Host: true, Linked: q.Session.HostDir})
+		where := prompt.Options{Home: w.Home}
+		if w.onThisDisk(q.Session.SandboxID) {
+			where.Host, where.Linked = true, q.Session.HostDir
+		}
+		found, err := prompt.ReadInstructions(ctx, mount, where)
 		if err != nil {
 			return &messages.Failure{Type: messages.FailSandboxFiles, Message: err.Error()}
 		}
