@@ -180,11 +180,11 @@ func (s *Sandbox) Mount(ctx context.Context, o sandboxes.MountOptions) (sandboxe
 	info, err := s.tree.stat(dir, true)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, &messages.DirectoryNotFound{Directory: dir}
+		return nil, &messages.DirectoryNotFound{Directory: dir, SandboxID: s.id}
 	case err != nil:
 		return nil, &sandboxes.FileError{Op: "stat", Path: dir, Err: err}
 	case !info.Mode.IsDir():
-		return nil, &messages.NotDirectory{Directory: dir}
+		return nil, &messages.NotDirectory{Directory: dir, SandboxID: s.id}
 	}
 	m := &mount{sandbox: s, dir: dir, scratch: "/tmp/codework-" + strings.ToLower(rand.Text()), env: maps.Clone(driverEntries), umask: defaultUmask}
 	if o.Umask >= 0 {

@@ -30,14 +30,16 @@ func abs(dir, p string) string {
 
 func (m *mount) fileOp(ctx context.Context, op, p string, do func(abs string) error) error {
 	err := m.alive(ctx)
-	if err == nil {
+	switch {
+	case err != nil:
+	case p == "":
+		err = errors.New("empty path")
+	default:
 		err = do(abs(m.dir, p))
 	}
 	switch {
 	case err == nil:
 		return nil
-	case p == "":
-		err = errors.New("empty path")
 	case err == syscall.EISDIR:
 		err = sandboxes.ErrIsDirectory
 	case err == syscall.ENOTDIR:

@@ -15,6 +15,7 @@ import (
 
 	"codework/messages"
 	"codework/sandboxes"
+	"codework/sandboxes/drivertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -413,4 +414,12 @@ func FuzzSed(f *testing.F) {
 		var out strings.Builder
 		_ = p.edit(commands, strings.NewReader("ax\nb\nx"), &out, false)
 	})
+}
+
+func TestMemoryPassesTheDriverSuite(t *testing.T) {
+	drivertest.Run(t, drivertest.Subject{Name: "memory", HasLinks: true, HasModes: true, HasRawNames: true,
+		Open: func(t testing.TB) (sandboxes.Sandbox, string) {
+			s, m := open(t)
+			return s, m.Dir()
+		}})
 }
