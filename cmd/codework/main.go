@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"codework/sandboxes/agent"
+	"codework/sandboxes/container"
 	"codework/sandboxes/isolated"
 	"codework/sandboxes/supervisor"
 )
@@ -28,6 +29,9 @@ func main() {
 	}
 	// It is what becomes a sandbox, and what serves the inside of one.
 	if handled, code := isolated.Main(os.Args); handled {
+		os.Exit(code)
+	}
+	if handled, code := container.Main(os.Args); handled {
 		os.Exit(code)
 	}
 	if handled, code := agent.Main(os.Args); handled {

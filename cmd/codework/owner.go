@@ -28,9 +28,11 @@ import (
 	"codework/providers/chat"
 	"codework/providers/copilot"
 	"codework/providers/credentials"
+	"codework/providers/gemini"
 	"codework/providers/offline"
 	"codework/providers/responses"
 	"codework/sandboxes"
+	"codework/sandboxes/container"
 	"codework/sandboxes/isolated"
 	"codework/sandboxes/local"
 	"codework/sandboxes/memory"
@@ -114,7 +116,9 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 // dialects are the protocols that this version speaks.
 var dialects = map[messages.Protocol]providers.Dialect{
 	messages.ProtocolCompatible: chat.Dialect{},
+	messages.ProtocolOpenRouter: chat.Dialect{},
 	messages.ProtocolAnthropic:  anthropic.Dialect{},
+	messages.ProtocolGoogle:     gemini.Dialect{},
 	messages.ProtocolOpenAI:     responses.Dialect{},
 	messages.ProtocolXAI:        responses.Dialect{},
 	messages.ProtocolCodex:      responses.Dialect{Codex: true},
@@ -160,6 +164,7 @@ func drivers(p home.Paths, state string, log *slog.Logger) []sandboxes.Driver {
 	}
 	return []sandboxes.Driver{
 		memory.New(memory.Options{Log: log}),
+		container.New(container.Options{Cache: filepath.Join(p.Home, "cache"), Log: log}),
 		isolated.New(isolated.Options{StateDir: state, Hide: hidden, Log: log}),
 	}
 }
