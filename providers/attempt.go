@@ -361,6 +361,13 @@ func ClassifyNetwork(host string, err error) *messages.Failure {
 		timeout     net.Error
 	)
 	switch {
+	case errors.As(err, &op) && op.Op == "proxyconnect":
+		f.Message = "no connection to the proxy for " + host
+		f.Hint = "check HTTPS_PROXY and HTTP_PROXY, or except " + host + " with NO_PROXY"
+	case proxyRefused(err) != 0:
+		f.Message = "the proxy refuses the connection to " + host + ": " + strings.ToLower(http.StatusText(proxyRefused(err)))
+		f.Retryable = proxyRefused(err) >= 500
+		f.Hint = "check HTTPS_PROXY; a user and a password go in front of its host, as in http://user:password@host:port"
 	case errors.As(err, &verify), errors.As(err, &unknown), errors.As(err, &hostname), errors.As(err, &certificate):
 		f.Message, f.Retryable = "the TLS certificate of "+host+" was rejected", false
 		f.Hint = "if a proxy or a private authority signs it, add its certificate to the system's (SSL_CERT_FILE)"
@@ -371,7 +378,7 @@ func ClassifyNetwork(host string, err error) *messages.Failure {
 		f.Message, f.Retryable = "unsupported scheme in the base URL", false
 	case errors.As(err, &dns):
 		f.Message = "the name " + host + " could not be resolved"
-		f.Hint = "check the network and the base URL"
+		f.Hint = "check the base URL and the network; where only a proxy leads out, set HTTPS_PROXY"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		f.Message = "connection to " + host + " was refused"
 		f.Hint = "check that the server runs and the base URL is right"
@@ -381,10 +388,34 @@ func ClassifyNetwork(host string, err error) *messages.Failure {
 		return cutShort()
 	case errors.As(err, &timeout) && timeout.Timeout():
 		f.Message = "connection to " + host + " timed out"
+		f.Hint = proxyHint
 	case errors.As(err, &op) && op.Op == "dial":
 		f.Message = "no connection to " + host
+		f.Hint = proxyHint
 	default:
 		f.Message = "connection to " + host + " failed"
 	}
 	return f
+}
+
+// proxyHint is for connections that most often need a proxy.
+const proxyHint = "check the network; where only a proxy leads out, set HTTPS_PROXY"
+
+// proxyRefused is the status with which a proxy refused to make a connection; 0
+// when that is not what happened. The error has nothing but its words.
+func proxyRefused(err error) int {
+	var u *url.Error
+	if !errors.As(err, &u) {
+		return 0
+	}
+	for _, status := range []int{
+		http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+		http.StatusProxyAuthRequired, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout,
+	} {
+		if u.Err.Error() == http.StatusText(status) {
+			return status
+		}
+	}
+	return 0
 }

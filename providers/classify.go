@@ -88,7 +88,8 @@ func (f *Fault) read(body []byte, depth int) {
 		ResetsAt json.RawMessage `json:"resets_at"` // epoch seconds
 		ResetsIn json.RawMessage `json:"resets_in_seconds"`
 		Metadata struct {
-			Raw json.RawMessage `json:"raw"` // OpenRouter: what its provider said
+			Raw     json.RawMessage `json:"raw"`           // OpenRouter: what its provider said
+			Flagged json.RawMessage `json:"flagged_input"` // OpenRouter: what its moderation did not like
 		} `json:"metadata"`
 	}
 	if json.Unmarshal(body, &o) != nil {
@@ -121,6 +122,9 @@ func (f *Fault) read(body []byte, depth int) {
 		f.Wait = max(f.Wait, seconds(s))
 	} else if s, err := strconv.ParseFloat(scalar(o.ResetsAt), 64); err == nil {
 		f.Wait = max(f.Wait, seconds(s-float64(time.Now().Unix())))
+	}
+	if len(o.Metadata.Flagged) > 0 && f.Type == "" {
+		f.Type = "content_filter"
 	}
 	// OpenRouter's own message is often just "Provider returned error".
 	if raw := o.Metadata.Raw; len(raw) > 0 {
@@ -199,16 +203,20 @@ func Classify(req *messages.Request, f Fault) *messages.Failure {
 		}
 	}
 	switch {
-	case status == http.StatusPaymentRequired, quota(ids, reasons), strings.Contains(said, "credit balance is too low"):
+	case status == http.StatusPaymentRequired, quota(ids, reasons), unpaid(said):
 		out.Type = messages.FailQuota
 		out.Hint = "check the plan and billing of " + providerName(req.Model) + ", " + offlineHint
-	case contains(ids, "content_filter", "content_policy", "contentfilter", "safety"):
+	case contains(ids, "content_filter", "content_policy", "contentfilter", "safety"),
+		strings.Contains(ids, "invalid_prompt") && strings.Contains(said, "flagged"):
 		out.Type = messages.FailContentFilter
 		out.Hint = "rephrase the request, or try another model"
 	case status == 0:
 		inStream(req, out, ids, said)
 	default:
 		byStatus(req, out, status, ids+reasons, said)
+	}
+	if region(ids, said) {
+		out.Hint = providerName(req.Model) + " does not serve where the request comes from; use another provider, or a way out elsewhere (HTTPS_PROXY)"
 	}
 	if strings.EqualFold(f.Header.Get("x-should-retry"), "false") {
 		out.Retryable = false
@@ -227,26 +235,50 @@ func quota(ids, reasons string) bool {
 		contains(reasons, "perday", "per_day")
 }
 
+// unpaid tells the same where a provider says so in words only: Anthropic, xAI,
+// Z.ai, DeepSeek.
+func unpaid(said string) bool {
+	return contains(said, "credit balance is too low", "any credits or licenses", "used all available credits", "insufficient credits", "insufficient balance")
+}
+
+// region tells whether the provider refuses the country: OpenAI by a code,
+// Gemini and others in words.
+func region(ids, said string) bool {
+	return contains(ids, "unsupported_country") || contains(said,
+		"country, region, or territory not supported", "location is not supported", "not available in your region", "not available in your country", "region is not supported")
+}
+
+// wrongKey tells whether an answer other than 401 is about the key: Gemini's and
+// xAI's are 400, and Gemini's is 403 when there is none.
+func wrongKey(status int, ids, said string) bool {
+	return status == 400 && (contains(ids, "invalid_api_key", "api_key_invalid") || contains(said, "incorrect api key", "api key not valid")) ||
+		status == 403 && strings.Contains(said, "unregistered callers")
+}
+
+// noModel tells whether an answer other than 404 is about the model.
+func noModel(ids, said string) bool {
+	return contains(ids, "model_not_found", "unknown_model", "model_not_supported", "invalid_model", "model_decommissioned") ||
+		strings.Contains(said, "is not a valid model")
+}
+
 func byStatus(req *messages.Request, out *messages.Failure, status int, ids, said string) {
 	switch {
-	case status == 401, status == 400 && contains(ids, "invalid_api_key", "api_key_invalid"):
+	case status == 401, wrongKey(status, ids, said):
 		authentication(req, out, ids, said)
 	case status == 403:
-		out.Type = messages.FailAuthorization
-		out.Hint = "check that the key of " + providerName(req.Model) + " may use " + req.Model.ID
-	case status == 404, status < 500 && contains(ids, "model_not_found", "unknown_model", "model_not_supported"):
-		out.Type = messages.FailModelUnavailable
-		out.Hint = "check the model id and the base URL, " + offlineHint
+		forbidden(req, out)
+	case status == 404, status < 500 && noModel(ids, said):
+		modelUnavailable(out, said)
 	case status == 408:
 		out.Type, out.Retryable = messages.FailTimeout, true
 	case status == 409:
-		out.Type, out.Retryable = messages.FailUnavailable, true
+		unavailable(out)
 	case status == 429:
 		rateLimit(out)
 	case status >= 400 && status < 500:
 		invalidRequest(out, status, ids, said)
 	case status == 500, status == 502, status == 503, status == 504, status >= 520 && status <= 524, status == 529:
-		out.Type, out.Retryable = messages.FailUnavailable, true
+		unavailable(out)
 	case status >= 300 && status < 400:
 		out.Type = messages.FailConfiguration
 		out.Message = "the provider redirects to another address"
@@ -263,21 +295,48 @@ func inStream(req *messages.Request, out *messages.Failure, ids, said string) {
 	case contains(ids, "rate_limit", "ratelimit", "too_many_requests", "resource_exhausted", "throttl"):
 		rateLimit(out)
 	case contains(ids, "overloaded", "api_error", "server_error", "servererror", "unavailable", "internal_error"):
-		out.Type, out.Retryable = messages.FailUnavailable, true
+		unavailable(out)
 	case contains(ids, "timeout", "deadline"):
 		out.Type, out.Retryable = messages.FailTimeout, true
 	case contains(ids, "authentication", "invalid_api_key", "unauthorized", "unauthenticated"):
 		authentication(req, out, ids, said)
 	case contains(ids, "permission", "forbidden"):
-		out.Type = messages.FailAuthorization
+		forbidden(req, out)
 	case contains(ids, "not_found"):
-		out.Type = messages.FailModelUnavailable
+		modelUnavailable(out, said)
 	case contains(ids, "invalid_", "badrequest", "bad_request", "context_length", "request_too_large"):
 		invalidRequest(out, http.StatusBadRequest, ids, said)
 	default:
 		out.Type = messages.FailProviderUnknown
 	}
 }
+
+func forbidden(req *messages.Request, out *messages.Failure) {
+	out.Type = messages.FailAuthorization
+	out.Hint = "check that the key of " + providerName(req.Model) + " may use " + req.Model.ID
+}
+
+func modelUnavailable(out *messages.Failure, said string) {
+	out.Type = messages.FailModelUnavailable
+	out.Hint = "check the model id and the base URL, " + offlineHint
+	if noTools(said) {
+		out.Hint = noToolsHint
+	}
+}
+
+func unavailable(out *messages.Failure) {
+	out.Type, out.Retryable = messages.FailUnavailable, true
+	out.Hint = "the provider has a problem of its own; try again later, or use another model"
+}
+
+// noTools tells whether a server says that the model calls no tools: Ollama,
+// OpenRouter, vLLM.
+func noTools(said string) bool {
+	return contains(said, "does not support tools", "support tool use", "tool choice requires", "tools are not supported", "does not support function calling")
+}
+
+// noToolsHint is for a model that is asked with tools and takes none.
+const noToolsHint = "this model calls no tools; use another, or set compat.supportsTools to false in its entry in models[] to go without"
 
 func rateLimit(out *messages.Failure) {
 	out.Type, out.Retryable = messages.FailRateLimit, true
@@ -289,6 +348,8 @@ func invalidRequest(out *messages.Failure, status int, ids, said string) {
 	if (status == 400 || status == 413) && overflow(ids, said) {
 		out.Code = messages.CodeContextOverflow
 		out.Hint = "the conversation is longer than the model can read; start a new session or use a model with a larger window"
+	} else if noTools(said) {
+		out.Hint = noToolsHint
 	}
 }
 
@@ -310,11 +371,17 @@ func authentication(req *messages.Request, out *messages.Failure, ids, said stri
 		missing := MissingKey(req.Model)
 		out.Code, out.Hint = missing.Code, missing.Hint
 	case contains(ids+" "+said, "expired"):
-		out.Code, out.Hint = messages.CodeExpired, "sign in again or renew the key"
+		out.Code, out.Hint = messages.CodeExpired, "renew the key"
+		if login := signIn(req.Model); login != "" {
+			out.Hint = login
+		}
 	default:
 		out.Code, out.Hint = messages.CodeInvalid, "check the key"
 		if vars != "" {
 			out.Hint += " in " + vars
+		}
+		if login := signIn(req.Model); login != "" {
+			out.Hint += ", or " + login
 		}
 		out.Hint += ", " + offlineHint
 	}
@@ -332,6 +399,16 @@ func MissingKey(m messages.Model) *messages.Failure {
 		f.Hint = "set " + vars + ", " + offlineHint
 	}
 	return f
+}
+
+// signIn is how to sign in to a model's provider; empty where there are only
+// keys.
+func signIn(m messages.Model) string {
+	switch id := m.Provider.ID; id {
+	case "openai-codex", "github-copilot":
+		return "sign in with: codework auth login --" + id
+	}
+	return ""
 }
 
 // keyVariables names the variables that may hold the provider's key.
