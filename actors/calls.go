@@ -86,10 +86,10 @@ func (s *session) runCall(i int) {
 		Name: c.part.Name, Label: c.part.Label, Arguments: messages.RawObject(c.part.Arguments)})
 	ctx, cancel := context.WithCancel(x.ctx)
 	c.cancel = cancel
-	turn, tell, ex, part, seen := x.turn, s.me.Later(), x.ex, c.part, s.seen
+	turn, tell, ex, message, part, seen := x.turn, s.me.Later(), x.ex, x.messageID, c.part, s.seen
 	out := callDone{turn: turn, index: i, state: messages.CallAborted, result: messages.TextResult(textLostPlace, true)}
 	ex.Workplace.Do(ctx, func(ctx context.Context, m sandboxes.Mount) {
-		out.result, out.state = tools.Execute(ctx, ex.Tools, tools.Call{ID: part.CallID, Name: part.Name, Arguments: part.Arguments}, tools.Context{
+		out.result, out.state = tools.Execute(ctx, ex.Tools, tools.Call{ID: part.CallID, Name: part.Name, MessageID: message, Arguments: part.Arguments}, tools.Context{
 			Mount: m, Seen: seen, Images: ex.Model.AcceptsImages(), CallID: part.CallID, BashTimeout: ex.BashLimit,
 			Progress: func(r messages.ToolResult) { tell(callProgress{turn, i, r}) },
 		})

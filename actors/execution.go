@@ -33,11 +33,12 @@ type execution struct {
 	forced bool // resumed: there may be no prompt to promote
 
 	ex      *Exchange
-	attempt int             // failed attempts of the running turn
-	begins  bool            // the exchange has not promoted anything yet
-	bound   map[string]bool // connections whose prompts the exchange works on
-	prompts map[string]bool // what was promoted since the execution began
-	inTurn  bool            // turn.started was told, its end was not
+	over    context.CancelFunc // ends what was opened for the exchange
+	attempt int                // failed attempts of the running turn
+	begins  bool               // the exchange has not promoted anything yet
+	bound   map[string]bool    // connections whose prompts the exchange works on
+	prompts map[string]bool    // what was promoted since the execution began
+	inTurn  bool               // turn.started was told, its end was not
 
 	messageID string
 	partial   []partialPart
@@ -98,12 +99,21 @@ func (s *session) beginExchange() {
 	}
 	x := s.step(preparing)
 	x.ex, x.begins, x.bound, x.attempt = nil, true, map[string]bool{}, 0
+	x.endExchange()
 	q := ExchangeQuery{Session: s.led.record, World: s.world}
+	q.Ends, x.over = context.WithCancel(s.me.Context())
 	turn, ctx := x.turn, x.ctx
 	s.me.Go(func(context.Context) any {
 		ex, err := s.prepare.Prepare(ctx, q)
 		return prepared{turn, ex, err}
 	})
+}
+
+// endExchange lets go of what was opened for the exchange that has ended.
+func (x *execution) endExchange() {
+	if x.over != nil {
+		x.over()
+	}
 }
 
 func (s *session) onExecution(m any) {
@@ -414,6 +424,7 @@ func (s *session) finish(kind string, d messages.EventData) {
 	if s.exec.cancel != nil {
 		s.exec.cancel()
 	}
+	s.exec.endExchange()
 	s.exec = nil
 	s.phase = idle
 	joined := s.joined

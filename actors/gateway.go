@@ -126,7 +126,7 @@ func (g *gateway) serverCall(me *Self, c *effectrpc.Call) {
 	case contract.SandboxList:
 		g.forward(me, c, g.guardian, listBoxes{})
 	case contract.PluginReload:
-		answerCall(c, messages.PluginsReloaded{Plugins: builtinsInUse()}, nil)
+		g.forward(me, c, g.guardian, reloadPlugins{})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"codework/internal/plugin"
 	"codework/internal/settings"
 	"codework/internal/store"
 	"codework/messages"
@@ -25,6 +26,7 @@ type guardian struct {
 
 	registry *Ref // of the sandboxes
 	places   places
+	plugins  *Ref
 
 	sessions    map[string]*sessionSlot
 	connections map[connectionTo]*connectionSlot
@@ -146,6 +148,8 @@ func (g *guardian) Receive(me *Self, m any) {
 		g.connect(me, m)
 	case connectionMade:
 		g.connected(me, m)
+	case pluginFor, reloadPlugins, pluginTrouble, pluginNotice:
+		me.Forward(g.plugins, m)
 	case toBox, listDrivers, listBoxes, stopAll:
 		me.Forward(g.registry, m)
 	case boxCall:
@@ -176,14 +180,19 @@ func (g *guardian) start(me *Self) {
 	g.places = places{registry: g.registry, shelf: g.boxes.shelf, settings: g.boxes.settings, dir: g.config.Dir}
 	self := me.Ref()
 	hub, registry := g.hub, g.registry
+	g.plugins = me.Spawn(newPlugins(g.config.Plugins, func(events []messages.Event) { hub.Tell(publish{events}) }))
+	ofPlugins := g.plugins
 	g.deps = sessionDeps{
 		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{},
 		publish: func(events []messages.Event) { hub.Tell(publish{events}) },
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },
 		rests:   func(id string, yes bool) { self.Tell(restSession{id, yes}) },
-		unmount: func(session string, onlyHost bool) { registry.Tell(unmountAll{session, onlyHost}) },
-		places:  g.places,
+		unmount: func(session string, onlyHost bool) {
+			registry.Tell(unmountAll{session, onlyHost})
+			ofPlugins.Tell(endPlugins{session})
+		},
+		places: g.places,
 	}
 }
 
@@ -300,7 +309,7 @@ func (g *guardian) ended(me *Self, child *Ref) {
 			return
 		}
 	}
-	if child == g.hub || child == g.registry {
+	if child == g.hub || child == g.registry || child == g.plugins {
 		// Without them nothing works: whoever watches the guardian ends the
 		// process.
 		me.Log().Error("a part that everything needs has failed too often")
@@ -511,7 +520,8 @@ type Config struct {
 	Drivers  []sandboxes.Driver
 	Server   string // id of the home, by which its sandboxes are told from others'
 	Dialects map[messages.Protocol]providers.Dialect
-	Dir      string // where sessions work that name no directory
+	Plugins  plugin.Options // Publish is set here
+	Dir      string         // where sessions work that name no directory
 	// Models lists what can be chosen.
 	Models func(ctx context.Context, provider string, w *messages.World) ([]messages.ModelInfo, error)
 	// Logins are the stored logins.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"codework/internal/plugin"
 	"codework/internal/settings"
 	"codework/messages"
 	"codework/providers/catalog"
@@ -28,6 +29,11 @@ type Workshop struct {
 	Asked func(client func() (*http.Client, error))
 	// Speaks tells which protocols there is a dialect for.
 	Speaks func(messages.Protocol) bool
+	// Plugins finds the program of a plugin's module; nil knows local ones.
+	// Errors are *plugin.Error.
+	Plugins func(plugin.Entry) (plugin.Program, error)
+
+	clients networkClients
 
 	guardian *Ref // opens connections and mounts
 	shelf    *shelf
@@ -48,7 +54,6 @@ func (w *Workshop) Prepare(ctx context.Context, q ExchangeQuery) (*Exchange, err
 	for _, n := range set.Warnings {
 		ex.Notices = append(ex.Notices, n.Text)
 	}
-	ex.Notices = append(ex.Notices, otherPlugins(set.Plugins)...)
 	if err := w.model(ctx, ex, q, set, lookup); err != nil {
 		return nil, err
 	}
@@ -57,7 +62,7 @@ func (w *Workshop) Prepare(ctx context.Context, q ExchangeQuery) (*Exchange, err
 		return nil, err
 	}
 	ex.Workplace = mount
-	return ex, w.tools(ctx, ex, q, set, mount.mount)
+	return ex, w.tools(ctx, ex, q, set, lookup, mount.mount)
 }
 
 func (w *Workshop) settings(q ExchangeQuery) (*settings.Settings, error) {

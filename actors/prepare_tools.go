@@ -7,34 +7,64 @@ import (
 	"codework/internal/settings"
 	"codework/internal/tools"
 	"codework/messages"
+	extension "codework/protocol/plugin"
+	"codework/providers/credentials"
 	"codework/sandboxes"
 )
 
-// tools chooses the tools and writes the system prompt.
-func (w *Workshop) tools(ctx context.Context, ex *Exchange, q ExchangeQuery, set *settings.Settings, mount sandboxes.Mount) error {
-	plugins := builtinPlugins(set.Plugins)
-	var chosen []tools.Tool
-	var parts prompt.Parts
+// tools chooses the tools and writes the system prompt: first the plugins of
+// the program, then the others in the order of the settings, those of kind
+// tool before those of kind prompt.
+func (w *Workshop) tools(ctx context.Context, ex *Exchange, q ExchangeQuery, set *settings.Settings, lookup credentials.Lookup, mount sandboxes.Mount) error {
+	list, err := w.readPlugins(q, set, lookup)
+	if err == nil {
+		err = w.compose(ctx, ex, q, list, mount)
+	}
+	ex.Notices = append(ex.Notices, list.notices...)
+	for _, t := range list.trouble {
+		w.guardian.Tell(pluginTrouble{q.Session.ID, t})
+	}
+	return asPluginFailure(err)
+}
+
+func (w *Workshop) compose(ctx context.Context, ex *Exchange, q ExchangeQuery, list *pluginList, mount sandboxes.Mount) error {
+	builtin := builtinPlugins(list.entries)
+	parts := prompt.Parts{Dir: mount.Dir()}
+	run := &pluginRun{w: w, q: q, ex: ex, mount: mount, id: messages.NewMessageID(), box: &toolbox{hooks: map[string][]pluginHook{}}, parts: &parts}
 	for _, t := range tools.Builtin() {
-		on := t.On
-		if p, ok := plugins[t.Plugin]; ok && p.Enabled != nil {
-			on = *p.Enabled
-		}
-		if !on {
+		p := builtin[t.Plugin]
+		if !p.on(t.On) {
 			continue
 		}
 		if t.Name == "bash" {
-			ex.BashLimit = plugins[t.Plugin].timeout()
+			ex.BashLimit = p.timeout()
 		}
-		chosen = append(chosen, t)
+		run.box.put(t)
+	}
+	held, err := w.startPlugins(ctx, q, list)
+	if err != nil {
+		return err
+	}
+	for _, h := range held {
+		if err := run.setUp(ctx, h); err != nil {
+			return err
+		}
+	}
+	final := run.hooked()
+	if ex.Tools, err = tools.NewSet(final...); err != nil {
+		return &messages.Failure{Type: messages.FailStateSnapshot, Message: err.Error()}
+	}
+	for _, t := range final {
 		parts.Tools = append(parts.Tools, prompt.Tool{Name: t.Name, Snippet: t.Snippet})
 		parts.Rules = append(parts.Rules, t.Guidelines...)
 	}
-	var err error
-	if ex.Tools, err = tools.NewSet(chosen...); err != nil {
-		return &messages.Failure{Type: messages.FailStateSnapshot, Message: err.Error()}
+	if err := run.apply(extension.KindTool); err != nil {
+		return err
 	}
-	if p := plugins["codework.prompt.instruction"]; p.Enabled == nil || *p.Enabled {
+	if builtin["codework.prompt.default"].on(true) && parts.Foundation == "" {
+		parts.Foundation = prompt.Default
+	}
+	if builtin["codework.prompt.instruction"].on(true) {
 		where := prompt.Options{Home: w.Home}
 		if w.onThisDisk(q.Session.SandboxID) {
 			where.Host, where.Linked = true, q.Session.HostDir
@@ -45,14 +75,16 @@ func (w *Workshop) tools(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 		}
 		ex.Notices = append(ex.Notices, found.Warnings...)
 		if found.Text != "" {
-			parts.ProjectContext = []string{found.Text}
+			parts.ProjectContext = append(parts.ProjectContext, found.Text)
 		}
 	}
 	if q.Session.AppendSystemPrompt != "" {
-		parts.Addendum = []string{q.Session.AppendSystemPrompt}
+		parts.Addendum = append(parts.Addendum, q.Session.AppendSystemPrompt)
 	}
 	parts.Rules = append(parts.Rules, prompt.StandingRules...)
-	parts.Dir = mount.Dir()
+	if err := run.apply(extension.KindPrompt); err != nil {
+		return err
+	}
 	ex.System = prompt.Build(parts)
 	return nil
 }

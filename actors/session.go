@@ -294,6 +294,9 @@ func (s *session) answerWaiters() {
 func (s *session) load() {
 	s.phase = loading
 	s.epoch = nextGeneration()
+	if s.exec != nil {
+		s.exec.endExchange()
+	}
 	s.exec = nil
 	epoch, id, told := s.epoch, s.id, *s.out.told
 	// What was appended before, by an earlier incarnation too, is on disk or

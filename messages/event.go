@@ -142,3 +142,28 @@ const isoMillis = "2006-01-02T15:04:05.000Z"
 func ISOTime(epochMillis int64) string {
 	return time.UnixMilli(epochMillis).UTC().Format(isoMillis)
 }
+
+// EventPluginUpdated tells what became of a plugin.
+const EventPluginUpdated = "plugin.updated"
+
+// PluginUpdate is the data of a plugin.updated event.
+type PluginUpdate struct {
+	Status    PluginStatus `json:"status"`
+	Reference string       `json:"reference,omitempty"` // its entry in the settings
+	ID        string       `json:"id,omitempty"`
+	File      string       `json:"file,omitempty"`
+	Error     string       `json:"error,omitempty"`
+	SessionID string       `json:"sessionId,omitempty"`
+}
+
+// PluginStatus is what became of a plugin.
+type PluginStatus string
+
+// The plugin states. A dropped one is not used any more; a restarted one runs
+// as a new process.
+const (
+	PluginLoaded    PluginStatus = "loaded"
+	PluginRestarted PluginStatus = "restarted"
+	PluginDropped   PluginStatus = "dropped"
+	PluginFailed    PluginStatus = "failed"
+)

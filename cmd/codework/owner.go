@@ -17,6 +17,7 @@ import (
 
 	"codework/actors"
 	"codework/internal/home"
+	"codework/internal/plugin"
 	"codework/internal/settings"
 	"codework/internal/store"
 	"codework/messages"
@@ -36,6 +37,7 @@ import (
 	"codework/sandboxes/isolated"
 	"codework/sandboxes/local"
 	"codework/sandboxes/memory"
+	"codework/sandboxes/supervisor"
 )
 
 // How long the end of the owner may take: work that is interrupted settles
@@ -50,6 +52,7 @@ type owner struct {
 	system  *actors.System
 	store   *store.Store
 	sandbox *local.Sandbox
+	plugins *supervisor.Host // runs the plugins
 	logins  *credentials.Store
 	models  *catalogKeeper
 	log     *slog.Logger
@@ -78,6 +81,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	if o.sandbox, err = local.New(local.Options{StateDir: state, Log: log}); err != nil {
 		return nil, errors.Join(err, o.close())
 	}
+	o.plugins = supervisor.NewHost(supervisor.Options{Log: log})
 	dir, err := os.Getwd()
 	if err != nil {
 		dir = string(filepath.Separator)
@@ -96,6 +100,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	}
 	config := actors.Config{
 		Store: st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
+		Plugins: plugin.Options{Processes: o.plugins, LogDir: pluginLogs(p), Log: log, Version: version},
 	}
 	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}
 	if adjust != nil {
@@ -124,6 +129,14 @@ var dialects = map[messages.Protocol]providers.Dialect{
 	messages.ProtocolCodex:      responses.Dialect{Codex: true},
 	messages.ProtocolOffline:    offline.Dialect{},
 	messages.ProtocolCopilot:    copilot.New(),
+}
+
+// pluginLogs is where plugins' standard errors are kept; "" keeps none.
+func pluginLogs(p home.Paths) string {
+	if p.Database == home.InMemory {
+		return ""
+	}
+	return filepath.Join(p.Home, "log", "plugins")
 }
 
 // stateDir is where sandboxes keep what ends with this process.
@@ -196,8 +209,11 @@ func (o *owner) close() error {
 		o.logins.Close()
 	}
 	var err error
+	if o.plugins != nil {
+		err = o.plugins.Close(ctx)
+	}
 	if o.sandbox != nil {
-		err = o.sandbox.Close(ctx)
+		err = errors.Join(err, o.sandbox.Close(ctx))
 	}
 	return errors.Join(err, o.store.Close())
 }

@@ -194,8 +194,14 @@ type Program struct {
 	Options json.RawMessage
 	// OptIn keeps it off until something enables it.
 	OptIn bool
+	// Enabled is what the entry itself says; nil is nothing.
+	Enabled *bool
 	// Module tells that the entry is a module: sessions fail without it.
 	Module bool
+	// Names are what a configuration may call the module by.
+	Names []string
+	// OfEditor tells that an editor brought it along, for one session.
+	OfEditor bool
 
 	Reference string
 	File      string
@@ -243,7 +249,7 @@ const OptionsVariable = "CODEWORK_PLUGIN_OPTIONS"
 // Program is what an entry with a command or a URL runs. Values of env and
 // headers are taken as they are.
 func (e Entry) Program() Program {
-	p := Program{ID: e.ID, Options: e.Options, Reference: e.Reference(), File: e.File}
+	p := Program{ID: e.ID, Enabled: e.Enabled, Options: e.Options, Reference: e.Reference(), File: e.File}
 	if p.ID == "" {
 		p.ID, p.Unnamed = "mcp.tool."+e.short(), true
 	}

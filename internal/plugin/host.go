@@ -342,6 +342,14 @@ func (i *Instance) Alive() bool {
 	}
 }
 
+// Over is closed when no more calls can be made.
+func (i *Instance) Over() <-chan struct{} {
+	if i.pipes != nil {
+		return i.pipes.over
+	}
+	return i.done
+}
+
 // Failure is why the plugin ended; nil while it runs and after Close.
 func (i *Instance) Failure() *Error {
 	select {

@@ -159,6 +159,10 @@ type Change struct {
 var (
 	sectionName = regexp.MustCompile(`^[a-z0-9_-]+$`)
 	reserved    = []string{"tools", "cwd", "foundation"}
+
+	// Sections are the names that every prompt knows: the others are the
+	// plugins' own.
+	Sections = append([]string{"rules", "addendum", "project_context", "skills"}, reserved...)
 )
 
 // Apply makes a plugin's change. An error names the section; nothing is

@@ -62,6 +62,8 @@ type Tool struct {
 type Call struct {
 	ID   string
 	Name string
+	// MessageID is the message that the call stands in, for the hooks.
+	MessageID string
 	// Arguments is what the model wrote: any text.
 	Arguments string
 	// Args are the checked arguments, a JSON object. Execute sets them for the
