@@ -2,8 +2,9 @@
 // real providers on a loopback port and says exactly what a test told it to
 // say, faults included.
 //
-// It speaks OpenAI Chat Completions (POST …/chat/completions), Anthropic
-// Messages (POST …/messages) and Google's Gemini API (POST
+// It speaks OpenAI Chat Completions (POST …/chat/completions), OpenAI Responses
+// (POST …/responses) and their form for ChatGPT plans (POST …/codex/responses),
+// Anthropic Messages (POST …/messages) and Google's Gemini API (POST
 // …/models/M:streamGenerateContent and :generateContent), each with server-sent
 // events and without, and lists its models at GET …/models. One file holds one
 // protocol.
@@ -68,8 +69,9 @@
 //	           written between call and args happens in the middle of the
 //	           arguments. split, delay.
 //	usage      {input, output, reasoning, cache_read, cache_write,
-//	           cache_write_1h, cost, place}; holds for the whole answer wherever
-//	           it stands. place, for chat: every chunk or the finish chunk.
+//	           cache_write_1h, cost, place, tier}; holds for the whole answer
+//	           wherever it stands. place, for chat: every chunk or the finish
+//	           chunk. tier, for Responses: the service tier that answered.
 //	end        how the answer ends: "" for the usual reason, else the reason to
 //	           state, in either protocol's words (stop, length, tool_calls,
 //	           content_filter, end_turn, max_tokens, refusal, SAFETY) or any other.

@@ -45,12 +45,6 @@ func (responses) itemKind(o object) string {
 	return "message"
 }
 
-// Rules of this protocol alone.
-const (
-	RuleStore  Rule = "store"   // Responses: the answer would be kept
-	RuleItemID Rule = "item-id" // Responses: absent, of another kind, never issued, or used twice
-)
-
 // The ids of items name their response, their place in it, and, behind an "r",
 // the place of the reasoning that they belong to: such an item does not come
 // back without it.

@@ -50,6 +50,8 @@ const (
 	RuleThinkingOrder   Rule = "thinking-order"   // Anthropic: not first in a message with calls
 	RuleThinkingLost    Rule = "thinking-lost"    // Anthropic: left out of a turn that goes on
 	RuleSampling        Rule = "sampling"         // temperature and the like
+	RuleStore           Rule = "store"            // Responses: the answer would be kept
+	RuleItemID          Rule = "item-id"          // Responses: absent, of another kind, never issued, or used twice
 	RuleCacheControl    Rule = "cache-control"    // Anthropic: too many marks, wrong ones
 )
 

@@ -517,7 +517,7 @@ func TestKeyIsAskedFor(t *testing.T) {
 
 func TestUnknownPathsAreViolations(t *testing.T) {
 	c := start(t, Options{})
-	for _, path := range []string{"/", "/v1/completions", "/v1/messages/count_tokens", "/v1/responses"} {
+	for _, path := range []string{"/", "/v1/completions", "/v1/messages/count_tokens", "/v1/embeddings"} {
 		status, _ := c.post(path, "{}")
 		if v := c.s.TakeViolations(); status != 404 || len(v) != 1 || v[0].Rule != RulePath {
 			t.Errorf("%s: %d %v", path, status, v)
