@@ -75,7 +75,10 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	ex.Model, ex.APIKey = m, found.Key
 	ex.Thinking = providers.FitThinking(m, level)
 	if own := q.Session.Runtime.ThinkingLevel; own != "" && own != ex.Thinking {
-		ex.Notices = append(ex.Notices, fmt.Sprintf("%s has no thinking level %s; %s is used", ref, own, ex.Thinking))
+		ex.Notices = append(ex.Notices, fmt.Sprintf("%s has no thinking level %s; it is asked with %s", ref, own, ex.Thinking))
+	}
+	if !m.AcceptsTools() {
+		ex.Notices = append(ex.Notices, ref.String()+" calls no tools; it can answer, and change nothing")
 	}
 	ex.Parallel = block.ToolExecution == settings.Parallel
 	ex.Options = messages.RequestOptions{

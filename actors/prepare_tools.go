@@ -51,6 +51,9 @@ func (w *Workshop) compose(ctx context.Context, ex *Exchange, q ExchangeQuery, l
 		}
 	}
 	final := run.hooked()
+	if !ex.Model.AcceptsTools() {
+		final = nil
+	}
 	if ex.Tools, err = tools.NewSet(final...); err != nil {
 		return &messages.Failure{Type: messages.FailStateSnapshot, Message: err.Error()}
 	}

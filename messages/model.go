@@ -107,6 +107,10 @@ func (m Model) AcceptsImages() bool {
 	return false
 }
 
+// AcceptsTools tells whether the model can be offered tools: all can, but those
+// whose compat entry has supportsTools false.
+func (m Model) AcceptsTools() bool { return string(m.Compat["supportsTools"]) != "false" }
+
 // Rates are US dollars per million tokens.
 type Rates struct {
 	Input      float64 `json:"input"`
