@@ -26,31 +26,35 @@ var protocols = map[string]string{"chat": "openai-compatible", "anthropic": "ant
 
 func TestScripts(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(protocols)) {
-		t.Run(name, func(t *testing.T) {
-			root, err := os.MkdirTemp(built.dir, name[:1])
-			if err != nil {
-				t.Fatal(err)
-			}
-			testscript.Run(t, testscript.Params{
-				Dir:                filepath.Join("testdata", "script"),
-				WorkdirRoot:        root,
-				RequireUniqueNames: true,
-				Cmds:               commands,
-				Condition: func(cond string) (bool, error) {
-					switch cond {
-					case "long":
-						return *long, nil
-					case "chat", "anthropic":
-						return cond == name, nil
-					case "again": // the wire makes no difference to it
-						return name == "anthropic" && !*long, nil
-					}
-					return false, fmt.Errorf("no such condition")
-				},
-				Setup: func(env *testscript.Env) error { return setUp(env, protocols[name]) },
-			})
-		})
+		t.Run(name, func(t *testing.T) { runScripts(t, "script", name, protocols[name]) })
 	}
+}
+
+// runScripts runs the scripts of a folder over one wire.
+func runScripts(t *testing.T, folder, name, protocol string) {
+	root, err := os.MkdirTemp(built.dir, name[:1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                filepath.Join("testdata", folder),
+		WorkdirRoot:        root,
+		RequireUniqueNames: true,
+		Cmds:               commands,
+		Condition: func(cond string) (bool, error) {
+			_, wire := wires[cond]
+			switch {
+			case cond == "long":
+				return *long, nil
+			case wire:
+				return cond == name, nil
+			case cond == "again": // the wire makes no difference to it
+				return name == "anthropic" && !*long, nil
+			}
+			return false, fmt.Errorf("no such condition")
+		},
+		Setup: func(env *testscript.Env) error { return setUp(env, protocol) },
+	})
 }
 
 type worldKey struct{}
@@ -172,7 +176,7 @@ func cmdSettings(ts *testscript.TestScript, neg bool, args []string) {
 	w := worldOf(ts)
 	ts.Check(w.change([]byte(os.Expand(ts.ReadFile(args[0]), func(name string) string {
 		switch name {
-		case "MOCK", "PROTOCOL", "WORK":
+		case "MOCK", "PROTOCOL", "MODEL", "WORK":
 			return ts.Getenv(name)
 		}
 		return "${" + name + "}"

@@ -51,13 +51,23 @@ func (w *world) link(program string) (string, error) {
 	return name, os.Link(program, name)
 }
 
-// idleExit is how long home processes stay, by protocol: on one wire each run
-// has one of its own, which opens what the one before left, on the other it
+// idleExit is how long home processes stay, by protocol: on some wires each run
+// has one of its own, which opens what the one before left, on the others it
 // meets one that is there.
-var idleExit = map[string]string{"anthropic": "0", "openai-compatible": "400ms"}
+var idleExit = map[string]string{"anthropic": "0", "openai-compatible": "400ms", "openrouter": "0", "google": "0", "openai": "400ms"}
+
+// modelNames are the two models of a protocol. Google's wire depends on their
+// names.
+func modelNames(protocol string) (one, other string) {
+	if protocol == "google" {
+		return "gemini-3-mock", "gemini-3-other"
+	}
+	return "mock-model", "mock-other"
+}
 
 // environment is what the programs of the test see, beside a caller's own.
 func (w *world) environment() []string {
+	one, other := modelNames(w.protocol)
 	return []string{
 		"PATH=" + filepath.Dir(w.program) + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"HOME=" + w.dir,
@@ -67,6 +77,8 @@ func (w *world) environment() []string {
 		"CODEWORK_MODELS_URL=http://127.0.0.1:9",
 		keyVariable + "=" + key,
 		"PROTOCOL=" + w.protocol,
+		"MODEL=" + one,
+		"OTHER=" + other,
 		"GORACE=halt_on_error=0 atexit_sleep_ms=0",
 		"LANG=C.UTF-8",
 	}
@@ -131,10 +143,11 @@ func defaultSettings(protocol, url string) map[string]any {
 			"contextWindow": 200000, "maxTokens": 8192,
 		}
 	}
+	one, other := modelNames(protocol)
 	return map[string]any{
-		"model":  map[string]any{"provider": "mock", "id": "mock-model"},
+		"model":  map[string]any{"provider": "mock", "id": one},
 		"retry":  map[string]any{"baseDelayMs": 10},
-		"models": []any{model("mock-model"), model("mock-other")},
+		"models": []any{model(one), model(other)},
 	}
 }
 
