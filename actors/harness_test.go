@@ -143,12 +143,18 @@ func (f *flakyStore) failWhen(fail func(store.Batch) error) {
 
 func newRig(t tb, extra ...tools.Tool) *rig {
 	t.Helper()
+	return newRigWith(t, nil, extra...)
+}
+
+// newRigWith changes what boot starts with.
+func newRigWith(t tb, change func(*Config), extra ...tools.Tool) *rig {
+	t.Helper()
 	st, err := store.Open(context.Background(), store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*within)
-	r := &rig{t: t, store: st, flaky: &flakyStore{Store: st, looking: make(chan struct{}, 64)}, model: newPlayedModel(), ctx: ctx}
+	r := &rig{t: t, store: st, flaky: &flakyStore{Store: st, looking: make(chan struct{}, 64)}, model: newPlayedModel(), ctx: ctx, limits: change}
 	set, err := tools.NewSet(extra...)
 	if err != nil {
 		t.Fatal(err)
