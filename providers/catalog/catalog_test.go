@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"codework/messages"
+	"codework/providers"
 	"codework/providers/offline"
 )
 
@@ -101,42 +103,71 @@ func TestProvidersAreSortedAndIncludeOwnOnes(t *testing.T) {
 	}
 }
 
+// The list as it is documented, rates per million tokens: input, cache read,
+// cache write, output.
 func TestCodexListIsTheProgramsOwn(t *testing.T) {
 	c := Open(Options{})
 	all, err := c.List("openai-codex", nil)
 	if err != nil || len(all) != 8 {
 		t.Fatalf("%v, %d models", err, len(all))
 	}
-	levels := func(id string) (got []messages.ThinkingLevel) {
-		m, err := c.Lookup(ref("openai-codex/"+id), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range messages.ThinkingLevels {
-			if m.ThinkingLevelMap[l] != nil {
-				got = append(got, l)
+	for _, want := range []struct {
+		id     string
+		rates  [4]float64
+		levels string
+		off    messages.ThinkingLevel // what is used where off is asked for
+		long   bool
+		image  bool
+	}{
+		{"gpt-6-luna", [4]float64{0.10, 0.01, 0.125, 0.50}, "off low medium high xhigh max", "off", true, true},
+		{"gpt-5.6-luna", [4]float64{0.20, 0.02, 0.25, 1.20}, "off low medium high xhigh max", "off", true, true},
+		{"gpt-5.6-terra", [4]float64{2, 0.20, 2.50, 12}, "low medium high xhigh max", "low", true, true},
+		{"gpt-5.6-sol", [4]float64{5, 0.50, 6.25, 30}, "low medium high xhigh max", "low", true, true},
+		{"gpt-5.5", [4]float64{5, 0.50, 0, 30}, "off low medium high xhigh", "off", true, true},
+		{"gpt-5.4", [4]float64{2.50, 0.25, 0, 15}, "low medium high xhigh", "low", true, true},
+		{"gpt-5.4-mini", [4]float64{0.75, 0.075, 0, 4.50}, "low medium high xhigh", "low", false, true},
+		{"gpt-5.3-codex-spark", [4]float64{1.75, 0.175, 0, 14}, "minimal low medium high xhigh", "minimal", false, false},
+	} {
+		t.Run(want.id, func(t *testing.T) {
+			m, err := c.Lookup(ref("openai-codex/"+want.id), nil)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		return got
-	}
-	if got := levels("gpt-5.5"); !slices.Equal(got, []messages.ThinkingLevel{"off", "low", "medium", "high", "xhigh"}) {
-		t.Errorf("gpt-5.5: %v", got)
-	}
-	if got := levels("gpt-5.3-codex-spark"); !slices.Equal(got, []messages.ThinkingLevel{"minimal", "low", "medium", "high", "xhigh"}) {
-		t.Errorf("spark: %v", got)
-	}
-	sol, _ := c.Lookup(ref("openai-codex/gpt-5.6-sol"), nil)
-	want := messages.CostTier{InputTokensAbove: 272_000, Rates: messages.Rates{Input: 10, Output: 45, CacheRead: 1, CacheWrite: 12.5}}
-	if len(sol.Cost.Tiers) != 1 || sol.Cost.Tiers[0] != want || sol.MaxTokens != 128_000 {
-		t.Errorf("sol: %+v", sol)
-	}
-	for _, id := range []string{"gpt-5.4-mini", "gpt-5.3-codex-spark"} {
-		if m, _ := c.Lookup(ref("openai-codex/"+id), nil); len(m.Cost.Tiers) != 0 {
-			t.Errorf("%s has a long-context tier", id)
-		}
-	}
-	if m, _ := c.Lookup(ref("openai-codex/gpt-5.3-codex-spark"), nil); m.AcceptsImages() || m.ContextWindow != 128_000 {
-		t.Errorf("spark: %+v", m)
+			var levels []string
+			for _, l := range providers.SupportedThinking(m) {
+				levels = append(levels, string(l))
+			}
+			if got := strings.Join(levels, " "); got != want.levels {
+				t.Errorf("levels %s", got)
+			}
+			if got := providers.FitThinking(m, "off"); got != want.off {
+				t.Errorf("off becomes %s", got)
+			}
+			window := int64(272_000)
+			if want.id == "gpt-5.3-codex-spark" {
+				window = 128_000
+			}
+			if m.ContextWindow != window || m.MaxTokens != 128_000 || m.AcceptsImages() != want.image || m.Protocol != messages.ProtocolCodex || !m.Reasoning {
+				t.Errorf("%+v", m)
+			}
+			million := messages.Usage{Input: 100_000, CacheRead: 100_000, CacheWrite: 72_000, Output: 100_000}
+			cost := func(u messages.Usage) float64 { return providers.Price(m, u, providers.Billing{}).Cost.Total }
+			r := want.rates
+			plain := 0.1*r[0] + 0.1*r[1] + 0.072*r[2] + 0.1*r[3]
+			if got := cost(million); math.Abs(got-plain) > 1e-9 {
+				t.Errorf("up to 272,000 tokens: %g, want %g", got, plain)
+			}
+			million.CacheRead++ // one token more, and all of them have the other rates
+			more := plain
+			if want.long {
+				more = 2*(0.1*r[0]+0.100001*r[1]+0.072*r[2]) + 1.5*0.1*r[3]
+			} else {
+				more += r[1] / 1e6
+			}
+			if got := cost(million); math.Abs(got-more) > 1e-9 {
+				t.Errorf("above: %g, want %g", got, more)
+			}
+		})
 	}
 }
 
