@@ -351,3 +351,5 @@ func TestNetworkOfTheHostBySetting(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+func pidOfTest() string { return fmt.Sprint(os.Getpid()) }

@@ -3,11 +3,13 @@
 package isolated
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"codework/sandboxes"
 )
@@ -29,6 +31,11 @@ func git(t testing.TB, dir string, args ...string) string {
 // rename is what mv does before it copies and removes.
 const rename = "ren() { python3 -c 'import os,sys; os.rename(*sys.argv[1:])' \"$@\" 2>/dev/null; }; "
 
+// exchange swaps two names.
+func exchange(a, b string) string {
+	return "python3 -c \"import ctypes,sys; sys.exit(ctypes.CDLL(None).renameat2(-100,b'" + a + "',-100,b'" + b + "',2)!=0)\""
+}
+
 const commit = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m inside"
 
 func TestCommitsWorkAndHooksDoNotChange(t *testing.T) {
@@ -49,7 +56,8 @@ func TestCommitsWorkAndHooksDoNotChange(t *testing.T) {
 		"mkdir -p evil/hooks && cp .git/config evil && echo ../evil > .git/commondir",
 		"rm -f .git/commondir && test ! -e .git/commondir", "echo x > new && ren new .git/config", "ren .git/config.worktree .git/x",
 		"ln -sfn /tmp .git/hooks/x", "mkdir -p copy && ren copy .git",
-		"mkdir -p new && ren new .git/hooks", "python3 -c \"import ctypes,sys; l=ctypes.CDLL(None,use_errno=True); sys.exit(l.renameat2(-100,b'.git',-100,b'copy',2)!=0)\"",
+		"echo x > .git/new && ren .git/new .git/config", "mkdir .git/h2 && ren .git/h2 .git/hooks",
+		exchange("copy", ".git"), exchange(".git/h2", ".git/hooks"),
 	} {
 		if r := run(t, m, rename+script); r.Code == 0 {
 			t.Errorf("%s: worked", script)
@@ -178,5 +186,40 @@ func TestWhatCannotBePinnedIsRefused(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestProtectionIsMissedWhenTheHostTakesItAway has git on the host replace a
+// protected file, which takes the mount on it away.
+func TestProtectionIsMissedWhenTheHostTakesItAway(t *testing.T) {
+	s := newScene(t)
+	git(t, s.project, "init", "-q")
+	sb := newSandbox(t, newDriver(t), s.project, "")
+	m := newMount(t, sb)
+	if r := run(t, m, "git config a.b c"); r.Code == 0 {
+		t.Fatal("config is not protected")
+	}
+	git(t, s.project, "config", "x.y", "z")
+	for range 2 {
+		_, err := m.Run(bg, sandboxes.Command{Script: "git config a.b c"})
+		var se *sandboxes.ShellError
+		if !errors.As(err, &se) {
+			t.Errorf("a command ran: %v", err)
+		}
+	}
+	if err := m.Write(bg, ".git/config", []byte("[a] b=c")); err == nil {
+		t.Error("config was written")
+	}
+	select {
+	case <-sb.(sandboxes.Lost).Lost():
+	case <-time.After(limit):
+		t.Error("the sandbox goes on")
+	}
+	if got := git(t, s.project, "config", "--list", "--local"); strings.Contains(got, "a.b") {
+		t.Errorf("config was changed:\n%s", got)
+	}
+	// The next one protects the new file.
+	if r := run(t, newMount(t, newSandbox(t, newDriver(t), s.project, "")), "git config a.b c"); r.Code == 0 {
+		t.Error("config is not protected again")
 	}
 }

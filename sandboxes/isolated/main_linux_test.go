@@ -26,8 +26,15 @@ func TestMain(m *testing.M) {
 			syscall.Exit(code) // os.Exit takes a second under the race detector
 		}
 	}
-	if len(os.Args) > 1 && os.Args[1] == attackArg {
-		runAttacks(os.Args[2:])
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case attackArg:
+			runAttacks(os.Args[2:])
+		case serverArg:
+			serveVictims(os.Args[2], os.Args[3], os.Args[4:])
+		case probeArg:
+			printLevel(os.Args[2])
+		}
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if left := processesLeft(); len(left) > 0 {

@@ -74,7 +74,7 @@ func (d *Driver) probe(ctx context.Context) probed {
 		found.level = Landlock
 		if err := d.try(ctx, Landlock); err != nil {
 			found.level = None
-			found.err = errors.Join(found.err, fmt.Errorf("nor %q: %w", Landlock, err))
+			found.err = fmt.Errorf("%w; nor does %q: %w", found.err, Landlock, err)
 		}
 	}
 	if ctx.Err() == nil {
@@ -136,7 +136,7 @@ func reason(err error) error {
 		text = "the number of user namespaces is limited; raise /proc/sys/user/max_user_namespaces and its neighbours"
 	case (e == unix.EPERM || e == unix.EACCES) && se.step == procStep:
 		text = "a fresh /proc cannot be mounted, as is usual inside a container; run the container with an unmasked /proc, or set the level landlock"
-	case (e == unix.EPERM || e == unix.EACCES) && se.step != landlockStep:
+	case (e == unix.EPERM || e == unix.EACCES) && se.step != landlockStep && se.step != checkStep:
 		text = "user namespaces are denied by policy: by AppArmor (sysctl kernel.apparmor_restrict_unprivileged_userns, a profile for this program helps), by sysctl kernel.unprivileged_userns_clone, or by the container that this runs in"
 	case e == unix.EINVAL && se.step == startStep:
 		text = "the kernel was built without the namespaces that are needed"

@@ -4,11 +4,13 @@ package isolated
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 
 	"codework/sandboxes"
@@ -22,8 +24,8 @@ type sandbox struct {
 	driver *Driver
 	spec   sandboxes.Spec
 	plan   *plan
-	vars   map[string]string // in every command
-	ending sync.Once
+	vars   map[string]string   // in every command
+	pinned map[string]identity // protected files and folders, when it was built
 }
 
 // watch sees to it that nothing is left of a sandbox whose connection has
@@ -48,21 +50,39 @@ func (s *sandbox) watch() {
 	s.driver.mu.Unlock()
 }
 
+// closePatience is what the agent gets to end everything inside: it lets
+// commands clean up for a second. What is left then the kernel ends.
+const closePatience = 1600 * time.Millisecond
+
 // Close asks what runs to end, as the agent does for any sandbox, and then ends
-// process 1, which nothing survives.
+// process 1, which nothing survives. It has done so when it returns, also when
+// ctx ends.
 func (s *sandbox) Close(ctx context.Context) error {
-	err := s.Client.Close(ctx)
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		// Whether it works or not, what follows does.
+		_ = s.Client.Close(ctx)
+	}()
+	patience := time.NewTimer(closePatience)
+	defer patience.Stop()
+	select {
+	case <-asked:
+		// The process ends by itself now; a moment for its last words.
+		patience.Reset(endPatience)
+	case <-ctx.Done():
+		patience.Reset(0)
+	case <-patience.C:
+		patience.Reset(0)
+	}
 	select {
 	case <-s.ended:
-	case <-ctx.Done():
-	case <-time.After(endPatience):
+	case <-patience.C:
 	}
 	_ = s.cmd.Process.Kill()
 	<-s.ended
-	if err != nil && ctx.Err() == nil {
-		err = nil // the kernel has done what was asked for
-	}
-	return err
+	<-asked
+	return nil
 }
 
 // plainNames and plainPrefix are what passes of the caller's variables.
@@ -121,4 +141,35 @@ func validName(s string) bool {
 type mount struct {
 	sandboxes.Mount
 	sandbox *sandbox
+}
+
+// identity is which file a name leads to.
+type identity struct {
+	device, inode uint64
+}
+
+func identify(path string) (identity, error) {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(path, &st); err != nil {
+		return identity{}, err
+	}
+	return identity{uint64(st.Dev), st.Ino}, nil
+}
+
+// errUnpinned is why a sandbox ends whose protection has gone.
+var errUnpinned = errors.New("a protected file was replaced from outside, which ends the sandbox; the next use begins a new one")
+
+// intact checks that what is protected is still what it was. The mount that
+// makes a file read-only is on the file and not on its name: when a program of
+// the host replaces it (git does, for config) the new one is not protected, and
+// the sandbox has to end.
+func (s *sandbox) intact() error {
+	for path, was := range s.pinned {
+		if now, err := identify(path); err != nil || now != was {
+			_ = s.cmd.Process.Kill()
+			s.driver.opt.Log.Info("sandbox ended: a protected file was replaced", "sandbox", s.spec.ID, "path", path)
+			return fmt.Errorf("%w (%s)", errUnpinned, path)
+		}
+	}
+	return nil
 }

@@ -65,6 +65,7 @@ const (
 	startStep    = "start in new namespaces"
 	procStep     = "mount /proc"
 	landlockStep = "restrict paths (Landlock)"
+	checkStep    = "check the walls"
 )
 
 // stepError tells what was being done when building failed.

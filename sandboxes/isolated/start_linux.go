@@ -165,6 +165,15 @@ func (b *building) kill() {
 
 // start builds a sandbox and reaches its agent.
 func (d *Driver) start(ctx context.Context, p *plan) (*sandbox, error) {
+	// Before it is built: what is replaced meanwhile is seen as replaced.
+	pinned := make(map[string]identity)
+	for _, path := range append(p.Keep, p.ReadOnly...) {
+		id, err := identify(path)
+		if err != nil {
+			return nil, fmt.Errorf("protect: %w", err)
+		}
+		pinned[path] = id
+	}
 	b, err := d.launch(p)
 	if err != nil {
 		return nil, reason(err)
@@ -183,7 +192,7 @@ func (d *Driver) start(ctx context.Context, p *plan) (*sandbox, error) {
 		}
 		return nil, err
 	}
-	s := &sandbox{Client: client, building: b, driver: d, plan: p}
+	s := &sandbox{Client: client, building: b, driver: d, plan: p, pinned: pinned}
 	d.mu.Lock()
 	if d.live == nil {
 		d.live = make(map[*sandbox]struct{})

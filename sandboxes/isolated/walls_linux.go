@@ -23,8 +23,7 @@ const (
 // wallIn gives up, for this thread and all that it becomes and starts, whatever
 // could undo what was built. It comes last, since nothing can be built behind.
 func wallIn(p *plan) error {
-	// Who is not root has none without a namespace of the user's own.
-	if p.Level == Full || os.Geteuid() == 0 {
+	if p.Level == Full || hasCapabilities() {
 		if err := dropCapabilities(); err != nil {
 			return err
 		}
@@ -38,6 +37,15 @@ func wallIn(p *plan) error {
 	// A network of its own is what takes the host's away at the full level.
 	internet := p.Internet || p.Level == Full
 	return step("filter system calls (seccomp)", "", filter(internet).install())
+}
+
+// hasCapabilities tells whether there is anything to drop: without a namespace
+// of the user's own only root has any.
+func hasCapabilities() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&header, &data[0])
+	return err != nil || data[0].Permitted|data[1].Permitted != 0
 }
 
 // dropCapabilities empties every set. For root this is what keeps the mounts as
@@ -96,7 +104,7 @@ func tryWalls(p *plan) error {
 	const probe = "codework-probe"
 	refused := func(what string, err error) error {
 		if err == nil {
-			return step("check the walls", "", fmt.Errorf("%s is still possible", what))
+			return step(checkStep, "", fmt.Errorf("%s is still possible", what))
 		}
 		return nil
 	}
@@ -108,11 +116,12 @@ func tryWalls(p *plan) error {
 		f.Close()
 		return os.Remove(f.Name())
 	}
+	inside := p.Write[len(p.Write)-1]
 	checks := []error{
 		refused("mounting", unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND, "")),
 		refused("a new namespace", unix.Unshare(unix.CLONE_NEWUSER)),
 		refused("writing to /", write("/")),
-		step("check writing", p.Dir, write(p.Dir)),
+		step(checkStep, inside, write(inside)),
 	}
 	if p.Level != Full && !p.Internet {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
