@@ -70,7 +70,8 @@ type (
 	drain       struct{}              // refuse new work and stop what runs
 	running     struct{}              // asks what runs
 	leaveLocal  struct{ conn string } // a local client is gone
-	openGateway struct{ g *gateway }
+	openGateway struct{ g Actor }
+	moveEditors struct{} // editors are to go on with another process
 	getParts    struct{}
 	treeParts   struct {
 		hub    *Ref
@@ -134,6 +135,8 @@ func (g *guardian) Receive(me *Self, m any) {
 		g.fork(me, m)
 	case resumeAll:
 		g.resumeAll(me)
+	case moveEditors:
+		g.moveEditors(me)
 	case Ended:
 		g.ended(me, m.Child)
 	case leaveLocal:
@@ -315,6 +318,23 @@ func (g *guardian) ended(me *Self, child *Ref) {
 		me.Log().Error("a part that everything needs has failed too often")
 		me.Ref().Stop()
 	}
+}
+
+// moveEditors is answered when every editor that has nothing running here has
+// what it needs to go on with another process.
+func (g *guardian) moveEditors(me *Self) {
+	var moved []func(context.Context) (any, error)
+	for ref := range g.gateways {
+		moved = append(moved, ref.request(moveEditor{})) // others than editors' answer at once
+	}
+	reply := me.TakeReply()
+	me.Go(func(ctx context.Context) any {
+		for _, wait := range moved {
+			_, _ = wait(ctx) // one that ends meanwhile needs nothing
+		}
+		reply.Send(nil, nil)
+		return nil
+	})
 }
 
 func (g *guardian) running() []sessionState {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"codework/messages"
+	"codework/protocol/acp"
 	"codework/protocol/contract"
 	"codework/protocol/effectrpc"
 )
@@ -114,6 +115,9 @@ func (s *System) Handler(accept effectrpc.AcceptOptions, local bool) http.Handle
 	}
 	mux.HandleFunc(contract.Path, rpc)
 	mux.HandleFunc(contract.LegacyPath, rpc)
+	if local {
+		mux.HandleFunc(acp.Path, s.acceptEditor)
+	}
 	return mux
 }
 

@@ -1,0 +1,397 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"codework/internal/home"
+	"codework/messages"
+	"codework/protocol/acp"
+)
+
+const (
+	// bridgePiece is how much is read from the editor at once.
+	bridgePiece = 64 << 10
+	// partLimit is when a bridge ends whose work has not settled.
+	partLimit = 5 * time.Second
+	// moveWait is how long a bridge that was handed over waits for the next
+	// owner before it starts one.
+	moveWait = time.Second
+	// refuseLimit is how long a bridge without an owner waits for a request
+	// that it can answer.
+	refuseLimit = 30 * time.Second
+)
+
+func newACP(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:   "acp",
+		Short: "Speak the Agent Client Protocol with an editor",
+		Long: `Speak the Agent Client Protocol (version 1) on standard input and output. Editors
+start this command; it takes no flags of its own. What it says besides the
+protocol goes to standard error.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("quiet") {
+				return usagef("acp takes no --quiet: it prints nothing but the protocol")
+			}
+			return g.acp(c.Context())
+		},
+	}
+}
+
+// acp is the life of a bridge between an editor and the owner of the home.
+func (g *global) acp(ctx context.Context) error {
+	out, err := protocolOutput(g.out, g.err)
+	if err != nil {
+		return err
+	}
+	// An editor that is gone shows as a write that fails, on which the work is
+	// settled; the signal would end the process at once.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, brokenPipe...)
+	defer signal.Stop(pipe)
+
+	b := &bridge{in: pieces(g.in), out: out, said: g.err}
+	p, err := g.paths()
+	if err != nil {
+		return b.refuse(ctx, err)
+	}
+	hello, err := g.hello()
+	if err != nil {
+		return b.refuse(ctx, err)
+	}
+	if g.embedded || p.Database == home.InMemory || aloneInNamespace() {
+		conn, stop, err := g.editorEmbedded(ctx, p, hello)
+		if err != nil {
+			return b.refuse(ctx, err)
+		}
+		defer stop()
+		_, err = b.carry(ctx, conn)
+		return err
+	}
+	conn, err := g.dialEditor(ctx, p, hello)
+	if err != nil {
+		return b.refuse(ctx, err)
+	}
+	for {
+		state, err := b.carry(ctx, conn)
+		if err != nil || state == nil {
+			return err
+		}
+		if conn, err = g.nextOwner(ctx, p, hello, state); err != nil {
+			return err
+		}
+	}
+}
+
+// bridge copies bytes between an editor and a gateway.
+type bridge struct {
+	in   <-chan []byte // closed at the end of input
+	out  io.Writer
+	said io.Writer
+}
+
+// pieces reads until the end of input, whatever becomes of the reader: a read
+// that waits cannot be given up.
+func pieces(in io.Reader) <-chan []byte {
+	c := make(chan []byte)
+	go func() {
+		defer close(c)
+		for {
+			buf := make([]byte, bridgePiece)
+			n, err := in.Read(buf)
+			if n > 0 {
+				c <- buf[:n]
+			}
+			if err != nil {
+				return // whatever it is, nothing more comes
+			}
+		}
+	}()
+	return c
+}
+
+var errOwnerDied = &problem{slug: "connection", err: errors.New("the process that owns the home has ended"),
+	hint: "the editor loads its sessions again when it starts codework acp again"}
+
+// carry copies until the editor is gone, or until the gateway hands it over:
+// then it returns the state with which the next one goes on.
+func (b *bridge) carry(ctx context.Context, conn acp.Conn) (json.RawMessage, error) {
+	defer conn.Close()
+	words, broken, gone := make(chan acp.Word), make(chan struct{}), make(chan struct{})
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		defer close(gone)
+		out := b.out
+		for {
+			f, err := conn.Read()
+			if err != nil {
+				return
+			}
+			if !f.Control {
+				if out != nil {
+					if _, err := out.Write(f.Data); err != nil {
+						out = nil // the editor reads no more
+						close(broken)
+					}
+				}
+				continue
+			}
+			w, err := acp.Heard(f)
+			if err != nil {
+				return
+			}
+			select {
+			case words <- w:
+			case <-over:
+				return
+			}
+		}
+	}()
+	in, done, stop := b.in, ctx.Done(), broken
+	var late <-chan time.Time
+	ending := false
+	var state json.RawMessage
+	end := func() {
+		in, done, stop, ending = nil, nil, nil, true
+		late = time.After(partLimit)
+		_ = acp.Say(conn, acp.Word{End: true}) // a gateway that is gone has nothing to end
+	}
+	for {
+		select {
+		case piece, ok := <-in:
+			if !ok {
+				end()
+				continue
+			}
+			_ = conn.Write(acp.Frame{Data: piece}) // the reader hears of the end
+		case <-done:
+			end()
+		case <-stop:
+			end()
+		case w := <-words:
+			if w.Pause {
+				in = nil
+				_ = acp.Say(conn, acp.Word{Paused: true})
+			}
+			if w.State != nil {
+				state = w.State
+			}
+		case <-gone:
+			switch {
+			case ending:
+				return nil, nil
+			case state != nil:
+				return state, nil
+			}
+			return nil, errOwnerDied
+		case <-late:
+			return nil, nil
+		}
+	}
+}
+
+// refuse answers the first request with the reason why there is nobody to
+// answer it.
+func (b *bridge) refuse(ctx context.Context, why error) error {
+	limit, cancel := context.WithTimeout(ctx, refuseLimit)
+	defer cancel()
+	lines := acp.NewLines(func() ([]byte, error) {
+		select {
+		case piece, ok := <-b.in:
+			if ok {
+				return piece, nil
+			}
+		case <-limit.Done():
+		}
+		return nil, io.EOF
+	})
+	for {
+		line, err := lines.Next()
+		if errors.Is(err, acp.ErrLineTooLong) {
+			continue
+		}
+		if err != nil {
+			return why
+		}
+		in := acp.Decode(line)
+		if in.ID == nil {
+			continue
+		}
+		text := oneLine(why.Error())
+		var p *problem
+		if errors.As(why, &p) && p.hint != "" {
+			text += ". " + p.hint
+		}
+		_, _ = b.out.Write(acp.Failure(in.ID, acp.Internal(text))) // whoever is there
+		return why
+	}
+}
+
+// dialEditor returns a connection to the gateway of the home's owner, which is
+// started if there is none.
+func (g *global) dialEditor(ctx context.Context, p home.Paths, hello messages.Hello) (acp.Conn, error) {
+	limit, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	var conn acp.Conn
+	err := p.Connect(limit, func(ctx context.Context) error {
+		return p.StartBackground(ctx, g.ownerCommand(p), ownerEnvironment())
+	}, func(c net.Conn) error {
+		var err error
+		conn, err = greetEditor(limit, p, c, hello)
+		return err
+	})
+	if err != nil {
+		return nil, connectProblem(ctx, err, p)
+	}
+	return conn, nil
+}
+
+// nextOwner goes on with the owner that follows.
+func (g *global) nextOwner(ctx context.Context, p home.Paths, hello messages.Hello, state json.RawMessage) (acp.Conn, error) {
+	conn, err := waitForOwner(ctx, p, hello)
+	if err != nil {
+		if conn, err = g.dialEditor(ctx, p, hello); err != nil {
+			return nil, err
+		}
+	}
+	if err := acp.Say(conn, acp.Word{State: state}); err != nil {
+		conn.Close()
+		return nil, errOwnerDied
+	}
+	return conn, nil
+}
+
+// waitForOwner looks for an owner for a while: whoever asked the one before to
+// leave is about to take its place.
+func waitForOwner(ctx context.Context, p home.Paths, hello messages.Hello) (acp.Conn, error) {
+	limit, cancel := context.WithTimeout(ctx, moveWait)
+	defer cancel()
+	for {
+		c, err := p.Dial(limit)
+		if err == nil {
+			var conn acp.Conn
+			if conn, err = greetEditor(limit, p, c, hello); err == nil {
+				return conn, nil
+			}
+		}
+		select {
+		case <-limit.Done():
+			return nil, err
+		case <-time.After(moveStep):
+		}
+	}
+}
+
+// moveStep is how often a bridge looks for the next owner.
+const moveStep = 10 * time.Millisecond
+
+// greetEditor says hello to an owner that accepted. One that is stopping, or
+// that another build sent away, counts as nobody.
+func greetEditor(ctx context.Context, p home.Paths, c net.Conn, hello messages.Hello) (acp.Conn, error) {
+	conn, err := acp.Dial(ctx, c)
+	var status *acp.StatusError
+	if errors.As(err, &status) && status.Status == http.StatusNotFound {
+		// A build that knows no editors: it may give way.
+		return nil, errors.Join(sameOwner(ctx, p, hello), home.ErrNobody)
+	}
+	if err != nil {
+		return nil, home.ErrNobody
+	}
+	info, err := introduce(ctx, conn, hello)
+	if err == nil && info.Build != hello.Build {
+		err = sameOwner(ctx, p, hello)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// sameOwner asks an owner of another build to give way if it should; nil says
+// that this build can go on with it.
+func sameOwner(ctx context.Context, p home.Paths, hello messages.Hello) error {
+	c, err := p.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	other, err := greet(ctx, c, hello)
+	if err != nil {
+		return err
+	}
+	other.Close()
+	return nil
+}
+
+// introduce says hello and hears who answers.
+func introduce(ctx context.Context, conn acp.Conn, hello messages.Hello) (messages.ServerInfo, error) {
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := acp.Say(conn, acp.Word{Hello: &hello}); err != nil {
+		return messages.ServerInfo{}, home.ErrNobody
+	}
+	f, err := conn.Read()
+	if err != nil {
+		return messages.ServerInfo{}, home.ErrNobody
+	}
+	w, err := acp.Heard(f)
+	switch {
+	case err != nil:
+		return messages.ServerInfo{}, err
+	case w.Refused != nil && w.Refused.World:
+		return messages.ServerInfo{}, &messages.WrongWorld{Reason: w.Refused.Message}
+	case w.Info == nil:
+		return messages.ServerInfo{}, home.ErrNobody
+	}
+	return *w.Info, nil
+}
+
+// editorEmbedded makes this process the owner.
+func (g *global) editorEmbedded(ctx context.Context, p home.Paths, hello messages.Hello) (acp.Conn, func(), error) {
+	log, err := newLogger(g.logLevel, g.err)
+	if err != nil {
+		return nil, nil, err
+	}
+	if p.Database != home.InMemory {
+		if err := g.takeHome(ctx, p); err != nil {
+			return nil, nil, connectProblem(ctx, err, p)
+		}
+	}
+	o, err := own(ctx, p, log, nil)
+	if err != nil {
+		p.Release()
+		return nil, nil, err
+	}
+	here, there := acp.Pipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := o.system.ServeEditor(context.Background(), there); err != nil {
+			log.Error("not served", "err", err)
+		}
+	}()
+	stop := func() {
+		here.Close()
+		<-served
+		if err := o.close(); err != nil {
+			log.Error("did not stop cleanly", "err", err)
+		}
+		p.Release()
+	}
+	if _, err := introduce(ctx, here, hello); err != nil {
+		stop()
+		return nil, nil, fmt.Errorf("start: %w", err)
+	}
+	return here, stop, nil
+}
