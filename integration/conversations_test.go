@@ -13,6 +13,7 @@ var wires = map[string]string{
 	"anthropic":  "anthropic",
 	"gemini":     "google",
 	"responses":  "openai",
+	"codex":      "openai-codex",
 }
 
 // A conversation means the same over every wire: text, thinking, turns with

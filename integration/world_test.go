@@ -54,7 +54,7 @@ func (w *world) link(program string) (string, error) {
 // idleExit is how long home processes stay, by protocol: on some wires each run
 // has one of its own, which opens what the one before left, on the others it
 // meets one that is there.
-var idleExit = map[string]string{"anthropic": "0", "openai-compatible": "400ms", "openrouter": "0", "google": "0", "openai": "400ms"}
+var idleExit = map[string]string{"anthropic": "0", "openai-compatible": "400ms", "openrouter": "0", "google": "0", "openai": "400ms", "openai-codex": "0"}
 
 // modelNames are the two models of a protocol. Google's wire depends on their
 // names.
@@ -144,8 +144,13 @@ func defaultSettings(protocol, url string) map[string]any {
 		}
 	}
 	one, other := modelNames(protocol)
+	first := map[string]any{"provider": "mock", "id": one}
+	if protocol == "openai-codex" {
+		// The key is no token of a login, which would name the account.
+		first["options"] = map[string]any{"headers": map[string]any{"chatgpt-account-id": "account"}}
+	}
 	return map[string]any{
-		"model":  map[string]any{"provider": "mock", "id": one},
+		"model":  first,
 		"retry":  map[string]any{"baseDelayMs": 10},
 		"models": []any{model(one), model(other)},
 	}
