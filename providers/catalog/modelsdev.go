@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"codework/messages"
-	"codework/providers/copilot"
 )
 
 // mapping counts the ways in which a list of models.dev was turned into a
@@ -96,8 +95,6 @@ var ownURLs = map[string]string{
 	"perplexity": "https://api.perplexity.ai",
 }
 
-const copilotID = "github-copilot"
-
 // fromModelsDev makes a catalog file of the api.json of models.dev. Models that
 // call no tools are left out, and so are those that could not be reached; it
 // is an error when nothing is left.
@@ -176,7 +173,7 @@ func (d *devModel) entry(provider, id string, p *devProvider, known json.RawMess
 		m.Protocol = spoken
 	}
 	if provider == copilotID {
-		m.Protocol = copilot.Format(id, messages.ProtocolCompatible)
+		m.Protocol = CopilotFormat(id, messages.ProtocolCompatible)
 	}
 	var old messages.Model
 	if known != nil {

@@ -16,13 +16,13 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 
 	"codework/messages"
 	"codework/providers"
 	"codework/providers/anthropic"
+	"codework/providers/catalog"
 	"codework/providers/chat"
 	"codework/providers/responses"
 )
@@ -113,7 +113,7 @@ var endpoints = []struct {
 // choose decides about the format of a model. supported are the paths that the
 // account's list names for it.
 func choose(m messages.Model, supported []string) messages.Protocol {
-	guess := Format(providers.ModelID(m), m.Protocol)
+	guess := catalog.CopilotFormat(providers.ModelID(m), m.Protocol)
 	first := messages.Protocol("")
 	for _, e := range endpoints {
 		if !slices.Contains(supported, e.path) {
@@ -130,24 +130,4 @@ func choose(m messages.Model, supported []string) messages.Protocol {
 		return first
 	}
 	return guess
-}
-
-// Names of models by the format they are offered in.
-var (
-	messagesModels  = regexp.MustCompile(`^claude-(haiku|sonnet|opus|fable)-[45]`)
-	responsesModels = regexp.MustCompile(`^(gpt-([5-9]|[1-9][0-9])|grok-|oswe|mai-)`)
-)
-
-// Format guesses the format of a model by its name; other is for names that
-// tell nothing, where it is one of the three.
-func Format(id string, other messages.Protocol) messages.Protocol {
-	switch {
-	case messagesModels.MatchString(id):
-		return messages.ProtocolAnthropic
-	case responsesModels.MatchString(id):
-		return messages.ProtocolOpenAI
-	case other == messages.ProtocolAnthropic, other == messages.ProtocolOpenAI:
-		return other
-	}
-	return messages.ProtocolCompatible
 }

@@ -145,24 +145,6 @@ func TestEachModelIsAskedInItsFormat(t *testing.T) {
 	}
 }
 
-func TestNamesOfModelsTellTheFormat(t *testing.T) {
-	for id, want := range map[string]messages.Protocol{
-		"claude-haiku-4.5": messages.ProtocolAnthropic, "claude-fable-5.1": messages.ProtocolAnthropic, "claude-opus-41": messages.ProtocolAnthropic,
-		"claude-3.7-sonnet": messages.ProtocolCompatible, "claude-sonnet-3": messages.ProtocolCompatible,
-		"gpt-5": messages.ProtocolOpenAI, "gpt-5-mini": messages.ProtocolOpenAI, "gpt-6.2-sol": messages.ProtocolOpenAI, "gpt-10": messages.ProtocolOpenAI,
-		"gpt-4o": messages.ProtocolCompatible, "gpt-4.1": messages.ProtocolCompatible, "gpt-3.5-turbo": messages.ProtocolCompatible,
-		"grok-4.5": messages.ProtocolOpenAI, "grok-code-fast-1": messages.ProtocolOpenAI, "oswe-vscode-prime": messages.ProtocolOpenAI, "mai-code-2": messages.ProtocolOpenAI,
-		"gemini-4-neon": messages.ProtocolCompatible, "kimi-k3": messages.ProtocolCompatible, "": messages.ProtocolCompatible,
-	} {
-		if got := Format(id, messages.ProtocolCompatible); got != want {
-			t.Errorf("%s: %s, want %s", id, got, want)
-		}
-	}
-	if Format("x", messages.ProtocolGoogle) != messages.ProtocolCompatible {
-		t.Error("an entry's protocol that Copilot does not speak")
-	}
-}
-
 func TestRequestsSayWhatCopilotWantsToKnow(t *testing.T) {
 	g, d := &github{}, New()
 	req := request("claude-sonnet-4.5", messages.ProtocolAnthropic)
