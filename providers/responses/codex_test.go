@@ -62,7 +62,7 @@ func TestTheAccountIsFoundOrAskedFor(t *testing.T) {
 		t.Errorf("from the settings: %q", account())
 	}
 	asked := s.Asked()
-	if f := run(func(*messages.Request) {}).Failed(t); f.Type != messages.FailAuthentication || f.Code != messages.CodeInvalid || !strings.Contains(f.Hint, "auth login openai-codex") {
+	if f := run(func(*messages.Request) {}).Failed(t); f.Type != messages.FailAuthentication || f.Code != messages.CodeInvalid || !strings.Contains(f.Hint, "auth login --openai-codex") {
 		t.Errorf("%+v", f)
 	}
 	if f := run(func(r *messages.Request) { r.APIKey = "" }).Failed(t); f.Type != messages.FailAuthentication || f.Code != messages.CodeMissing {

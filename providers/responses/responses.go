@@ -107,7 +107,7 @@ func codexHeader(h http.Header, req *messages.Request) *messages.Failure {
 			Type:    messages.FailAuthentication,
 			Code:    messages.CodeInvalid,
 			Message: "the key names no ChatGPT account",
-			Hint:    "sign in with: codework auth login " + credentials.CodexID,
+			Hint:    "sign in with: codework auth login --" + credentials.CodexID,
 		}
 	}
 	h.Set("OpenAI-Beta", "responses=experimental")
