@@ -20,9 +20,11 @@ func (r *registry) unsettled(rec messages.SandboxRecord) bool {
 		return true
 	case messages.SandboxOnline:
 		return rec.Ownership == messages.SandboxManaged
-	case messages.SandboxOffline, messages.SandboxFaulted:
+	case messages.SandboxFaulted: // while it was being stopped, say
+		return rec.Ownership == messages.SandboxManaged && rec.ResourceID != ""
+	case messages.SandboxOffline:
 		// What lived in the old process went with it.
-		return rec.Ownership == messages.SandboxManaged && rec.Kind == messages.KindVirtual && rec.ResourceID != ""
+		return rec.Ownership == messages.SandboxManaged && (rec.Waking || rec.Kind == messages.KindVirtual)
 	}
 	return false
 }
@@ -42,7 +44,7 @@ func (r *registry) settle(ctx context.Context, me *Self, driver string, records 
 	}
 	for _, rec := range records {
 		status, failure := r.afterCrash(ctx, d, rec, swept)
-		if status == rec.Status {
+		if status == rec.Status && !rec.Waking {
 			continue
 		}
 		row := row{rec.ID, r.store, r.shelf}
@@ -68,7 +70,7 @@ func (r *registry) afterCrash(ctx context.Context, d sandboxes.Driver, rec messa
 		switch {
 		case underWay:
 			return faulted("SandboxInterrupted", "the process ended while it was being stopped or removed")
-		case swept && rec.Status == messages.SandboxOnline:
+		case swept:
 			return messages.SandboxOffline, nil
 		case d == nil:
 			return rec.Status, rec.Failure

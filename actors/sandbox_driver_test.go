@@ -381,11 +381,33 @@ func newBoxRigWith(t testing.TB, change func(*Config), more ...sandboxes.Driver)
 	b := &boxRig{t: t, d: newPlayedDriver("far", messages.KindRemote)}
 	b.rig = newRigWith(t, func(c *Config) {
 		b.boxes = &boxStore{Store: c.Store}
-		c.Store, c.Server = b.boxes, "server-1"
+		c.Store, c.Server, c.Prepare = b.boxes, "server-1", boxPreparer{b}
 		c.Drivers = append([]sandboxes.Driver{b.d}, more...)
 		change(c)
 	})
 	return b
+}
+
+// boxPreparer gives every exchange the same, in the session's sandbox.
+type boxPreparer struct{ *boxRig }
+
+func (p boxPreparer) Prepare(ctx context.Context, q ExchangeQuery) (*Exchange, error) {
+	ex, err := p.rig.Prepare(ctx, q)
+	if err != nil || messages.IsHost(q.Session.SandboxID) {
+		return ex, err
+	}
+	at, err := Ask[place](ctx, p.system.guardian, toBox{q.Session.SandboxID, mountFor{
+		options: sandboxes.MountOptions{Session: q.Session.ID, Dir: q.Session.Directory}}})
+	if err != nil {
+		return nil, mountFailure(err)
+	}
+	ex.Workplace = at
+	return ex, nil
+}
+
+// session makes a session and returns what is known of it.
+func (b *boxRig) session(m messages.CreateSession) (messages.SessionInfo, error) {
+	return Ask[messages.SessionInfo](b.ctx, b.system.guardian, m)
 }
 
 // ask sends a message the way that calls go.

@@ -305,7 +305,14 @@ func retriable(ctx context.Context, err error) bool {
 func (s *sandbox) attempt(ctx context.Context, wake bool) (sandboxes.Sandbox, error) {
 	rec := s.record()
 	if w, ok := s.driver.(sandboxes.Waker); ok && wake {
-		_, err := insist(ctx, reachLimit, func(ctx context.Context) (any, error) { return nil, w.Wake(ctx, s.spec(rec), resourceOf(rec)) }, nil)
+		// A process that ends behind the wake must not leave it running unseen.
+		err := s.move(ctx, rec.Status, func(r *messages.SandboxRecord) {
+			r.Waking, r.Failure, r.UpdatedAt = true, rec.Failure, rec.UpdatedAt
+		}, rec.Status)
+		if err != nil {
+			return nil, err
+		}
+		_, err = insist(ctx, reachLimit, func(ctx context.Context) (any, error) { return nil, w.Wake(ctx, s.spec(rec), resourceOf(rec)) }, nil)
 		if err != nil {
 			return nil, err
 		}

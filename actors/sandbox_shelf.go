@@ -164,7 +164,7 @@ func (r row) move(ctx context.Context, to messages.SandboxStatus, change func(*m
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 	defer cancel()
 	rec := r.record()
-	rec.Status, rec.UpdatedAt, rec.Failure = to, time.Now().UnixMilli(), nil
+	rec.Status, rec.UpdatedAt, rec.Failure, rec.Waking = to, time.Now().UnixMilli(), nil, false
 	if change != nil {
 		change(&rec)
 	}

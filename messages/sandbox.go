@@ -62,9 +62,11 @@ type SandboxRecord struct {
 	Project    string          `json:"project,omitempty"`
 	Config     json.RawMessage `json:"config,omitempty"` // with references, not with what they stand for
 	// Failure is why the sandbox is faulted or unavailable.
-	Failure   *CleanedError `json:"failure,omitempty"`
-	CreatedAt int64         `json:"createdAt"` // epoch milliseconds
-	UpdatedAt int64         `json:"updatedAt"` // when the status was observed
+	Failure *CleanedError `json:"failure,omitempty"`
+	// Waking tells that it is being woken: it may run, whatever Status says.
+	Waking    bool  `json:"waking,omitempty"`
+	CreatedAt int64 `json:"createdAt"` // epoch milliseconds
+	UpdatedAt int64 `json:"updatedAt"` // when the status was observed
 }
 
 // Info is what clients are told, with how many use the sandbox.
