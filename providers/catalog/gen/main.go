@@ -6,7 +6,8 @@
 // The input has the shape of models.gen.json. What it says differently from
 // that shape is put right here, once, instead of at every start:
 // Anthropic base URLs get the /v1 they come without, GitHub Copilot gets its
-// variables, and the fixed list of openai-codex is left out.
+// variables and an address that is not that of one plan, and the fixed list of
+// openai-codex is left out.
 package main
 
 import (
@@ -66,6 +67,9 @@ func adjust(model map[string]any) error {
 	}
 	if provider["id"] == "github-copilot" {
 		provider["env"] = []string{"COPILOT_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN"}
+		if model["baseUrl"] == "https://api.individual.githubcopilot.com" {
+			model["baseUrl"] = "https://api.githubcopilot.com"
+		}
 	}
 	if model["protocol"] == "anthropic" {
 		base, _ := model["baseUrl"].(string)

@@ -15,7 +15,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const source = `{
 "anthropic":{"b":{"id":"b","provider":{"id":"anthropic","env":["K"]},"protocol":"anthropic","baseUrl":"https://api.anthropic.com/","cost":{"input":0.30000000000000004}}},
-"github-copilot":{"c":{"id":"c","provider":{"id":"github-copilot","env":[]},"protocol":"openai","baseUrl":"https://x/v2"}},
+"github-copilot":{"c":{"id":"c","provider":{"id":"github-copilot","env":[]},"protocol":"openai","baseUrl":"https://x/v2"},
+	"e":{"id":"e","provider":{"id":"github-copilot","env":[]},"protocol":"openai","baseUrl":"https://api.individual.githubcopilot.com"}},
 "openai-codex":{"d":{"id":"d","provider":{"id":"openai-codex"}}}}`
 
 type model struct {
@@ -56,6 +57,9 @@ func TestSourceIsBroughtIntoTheFilesShape(t *testing.T) {
 	c := unpack(t, filepath.Join(out, "github-copilot.json.gz"))["c"]
 	if c.BaseURL != "https://x/v2" || len(c.Provider.Env) != 3 || c.Provider.Env[0] != "COPILOT_GITHUB_TOKEN" {
 		t.Errorf("%+v", c)
+	}
+	if e := unpack(t, filepath.Join(out, "github-copilot.json.gz"))["e"]; e.BaseURL != "https://api.githubcopilot.com" {
+		t.Errorf("%+v", e)
 	}
 	if _, err := os.Stat(filepath.Join(out, "openai-codex.json.gz")); err == nil {
 		t.Error("the list of the program was written")
