@@ -43,6 +43,10 @@ func (s *stream) refused(f providers.Fault, body []byte) *messages.Failure {
 		out.Type, out.Retryable = messages.FailContentFilter, false
 		out.Hint = "rephrase the request, or try another model"
 	}
+	if code == "invalid_encrypted_content" {
+		// What one account's model thought is sealed for that account.
+		out.Hint = "the thinking in this session belongs to another account: use that one, another model, or a new session"
+	}
 	if s.dialect.Codex {
 		planLimit(out, f, body)
 	}

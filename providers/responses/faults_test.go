@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,12 +118,16 @@ func TestStatuses(t *testing.T) {
 		{401, `{"error":{"message":"Incorrect API key provided: sk-secret-key.","code":"invalid_api_key"}}`, messages.FailAuthentication, false},
 		{404, `{"error":{"message":"The model 'm' does not exist","code":"model_not_found"}}`, messages.FailModelUnavailable, false},
 		{400, `{"error":{"message":"Your input exceeds the context window of this model.","code":"context_length_exceeded"}}`, messages.FailInvalidRequest, false},
+		{400, `{"error":{"message":"The encrypted content gAAA could not be verified.","code":"invalid_encrypted_content"}}`, messages.FailInvalidRequest, false},
 		{400, `{"error":{"message":"Invalid prompt: your prompt was flagged","code":"invalid_prompt"}}`, messages.FailContentFilter, false},
 	} {
 		s := dialecttest.Serve(t, dialecttest.Status(c.status, map[string]string{"x-request-id": "req_1"}, c.body))
 		f := dialecttest.Run(t, Dialect{}, s.Client(t), request(s.URL)).Failed(t)
 		if f.Type != c.typ || f.Retryable != c.retry || f.Status != c.status || f.Request != "req_1" {
 			t.Errorf("%d %s: %+v", c.status, c.body, f)
+		}
+		if f.Code == "invalid_encrypted_content" && !strings.Contains(f.Hint, "another account") {
+			t.Errorf("hint %q", f.Hint)
 		}
 	}
 }

@@ -141,6 +141,7 @@ func TestAnswers(t *testing.T) {
 			"thinking:hm " + unsignedCall, "toolUse"},
 		{"reasoning in the open", [][]string{{created, added(0, openThought), `{"type":"response.reasoning_text.delta","output_index":0,"content_index":0,"delta":"hm"}`,
 			thinks(0, 0, "again"), ended(0, openThought)}, text(1), {completed}}, "thinking:hm text:Hello", "stop"},
+		{"a first section of nothing", [][]string{{created, added(0, openThought), thinks(0, 1, "hm"), ended(0, openThought)}, text(1), {completed}}, "thinking:hm text:Hello", "stop"},
 		{"no deltas", [][]string{{created, added(0, openThought), ended(0, thoughtItem), added(1, openMessage), ended(1, messageItem), added(2, openCall), ended(2, callItem), completed}},
 			signedHM + " " + signedHello + " " + signedCall, "toolUse"},
 		{"ends alone", [][]string{{created, ended(0, thoughtItem), ended(1, messageItem), ended(2, callItem), completed}},
@@ -220,6 +221,7 @@ func TestAnswersThatAreFailures(t *testing.T) {
 	}{
 		{"an error event", append(begun, `{"type":"error","code":"server_error","message":"Something broke.","param":null,"sequence_number":3}`), messages.FailUnavailable, true, "server_error", "something broke"},
 		{"an error event with an object", append(begun, `{"type":"error","error":{"type":"rate_limit_exceeded","code":"rate_limit_exceeded","message":"Slow"}}`), messages.FailRateLimit, true, "rate_limit_exceeded", "slow"},
+		{"an error of a gateway", append(begun, `{"error":{"message":"Upstream is gone","code":502}}`), messages.FailUnavailable, true, "502", "upstream is gone"},
 		{"failed", append(begun, failed("server_error", "An error.")), messages.FailUnavailable, true, "server_error", "an error"},
 		{"overload", append(begun, failed("server_is_overloaded", "Busy.")), messages.FailUnavailable, true, "server_is_overloaded", "busy"},
 		{"slow down", append(begun, failed("slow_down", "Busy.")), messages.FailUnavailable, true, "slow_down", "busy"},
@@ -303,7 +305,8 @@ func TestWhereAndAsWhomItAsks(t *testing.T) {
 }
 
 func TestGatewaysMayChangeIDs(t *testing.T) {
-	s := dialecttest.Serve(t, dialecttest.Stream(events(created, said(0, "a"), strings.Replace(completed, "resp_1", "other", 1))))
+	s := dialecttest.Serve(t, dialecttest.Stream(events(created, `{"type":"response.in_progress","response":{"id":"another"}}`,
+		said(0, "a"), strings.Replace(completed, "resp_1", "other", 1))))
 	if m := dialecttest.Run(t, Dialect{LooseIDs: true}, s.Client(t), request(s.URL)).Done(t); m.ResponseID != "resp_1" {
 		t.Errorf("id %q", m.ResponseID)
 	}

@@ -25,6 +25,8 @@ type stream struct {
 	dialect Dialect
 	items   map[int]*item // by output_index: ids are not the same everywhere
 	refusal strings.Builder
+	// identified: the response has told its id.
+	identified bool
 	// unpaired: reasoning came without the encrypted form. The API knows which
 	// reasoning an item belongs to by the item's id, and refuses the one without
 	// the other, so what follows keeps no id.
@@ -132,6 +134,13 @@ func (s *stream) event(a *providers.Assembler, raw sse.Event) {
 	if e.Type == "" {
 		e.Type = raw.Type
 	}
+	if e.Type == "" {
+		// Gateways report their own errors without an envelope.
+		if f, ok := providers.ErrorIn(data); ok {
+			a.Fail(s.refused(f, data))
+			return
+		}
+	}
 	switch e.Type {
 	case "error":
 		a.Fail(s.failure(data))
@@ -169,9 +178,10 @@ func (s *stream) event(a *providers.Assembler, raw sse.Event) {
 // answeredBy notes who answers.
 func (s *stream) answeredBy(a *providers.Assembler, r *response) {
 	id := r.ID
-	if s.dialect.LooseIDs && a.Stopped() {
+	if s.dialect.LooseIDs && s.identified {
 		id = ""
 	}
+	s.identified = s.identified || id != ""
 	a.Response(id, r.Model)
 }
 
@@ -231,7 +241,7 @@ func (s *stream) grow(a *providers.Assembler, e *event, kind, text string) {
 		return
 	}
 	if it.source == "" {
-		it.source = e.Type
+		it.source, it.section = e.Type, e.Section
 	}
 	if it.source != e.Type {
 		return
