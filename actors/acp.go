@@ -435,7 +435,7 @@ func (g *editor) settle() {
 // settleSessions waits until what the editor's sessions did is on disk and
 // what they left running has ended.
 func (g *editor) settleSessions() {
-	guardian := g.guardian
+	guardian, registry := g.guardian, g.system.places.registry
 	var ids []string
 	for id, s := range g.sessions {
 		if s.prompted {
@@ -444,7 +444,9 @@ func (g *editor) settleSessions() {
 	}
 	g.me.Go(func(ctx context.Context) any {
 		for _, id := range ids {
-			_, _ = askAgain(ctx, guardian, toSession{id, messages.Wait{SessionID: id}}) // one that cannot be read has nothing to settle
+			// One that cannot be read has nothing to settle.
+			_, _ = askAgain(ctx, guardian, toSession{id, messages.Wait{SessionID: id}})
+			_, _ = registry.request(leftMount{id})(ctx)
 		}
 		return settledAll{}
 	})

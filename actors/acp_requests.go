@@ -368,7 +368,10 @@ func (g *editor) maybeClose(s *editorSession) {
 		if _, err := g.ask(ctx, s.id, clientGone{g.name}); err != nil {
 			return nil, err
 		}
-		return g.ask(ctx, s.id, messages.Wait{SessionID: s.id})
+		if _, err := g.ask(ctx, s.id, messages.Wait{SessionID: s.id}); err != nil {
+			return nil, err
+		}
+		return g.system.places.registry.request(leftMount{s.id})(ctx)
 	}, func(any, error) { // one that is gone is closed as well
 		ids := s.closers
 		s.closers, s.closing = nil, false

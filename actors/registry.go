@@ -135,6 +135,8 @@ func (r *registry) Receive(me *Self, m any) {
 		r.make(me, m)
 	case resolved:
 		r.register(me, m)
+	case leftMount:
+		me.Forward(r.host, m)
 	case unmountAll:
 		r.host.Tell(unmount{m.session})
 		if !m.onlyHost {

@@ -33,8 +33,9 @@ type sandbox struct {
 	conn    sandboxes.Sandbox
 	number  uint64 // of the connection: what belongs to an older one is dropped
 	unwatch context.CancelFunc
-	rest    func()                // stops the timer of the connection
-	mounts  map[string][]*mounted // by session; the last one is current
+	rest    func()                   // stops the timer of the connection
+	mounts  map[string][]*mounted    // by session; the last one is current
+	leaving map[string]chan struct{} // closed when a session's unmounted mounts are
 
 	op      *operation
 	waiting []wanted // mounts that wait for a connection
@@ -64,7 +65,13 @@ type (
 		lookup  credentials.Lookup
 	}
 	// unmount ends a session's mounts and what they left running.
-	unmount   struct{ session string }
+	unmount struct{ session string }
+	// leftMount is answered when what was unmounted of a session has ended.
+	leftMount struct{ session string }
+	mountLeft struct {
+		session string
+		done    chan struct{}
+	}
 	mountMade struct {
 		want   wanted
 		number uint64
@@ -142,9 +149,34 @@ func (s *sandbox) handle(me *Self, m any) {
 	case unmount:
 		old := s.mounts[m.session]
 		delete(s.mounts, m.session)
+		if s.leaving == nil {
+			s.leaving = map[string]chan struct{}{}
+		}
+		before, done := s.leaving[m.session], make(chan struct{})
+		s.leaving[m.session] = done
 		reply := me.TakeReply()
 		me.Go(func(context.Context) any {
 			closeMounts(me, old)
+			if before != nil {
+				<-before
+			}
+			close(done)
+			reply.Send(nil, nil)
+			return mountLeft{m.session, done}
+		})
+	case mountLeft:
+		if s.leaving[m.session] == m.done {
+			delete(s.leaving, m.session)
+		}
+	case leftMount:
+		done := s.leaving[m.session]
+		if done == nil {
+			me.Answer(nil, nil)
+			return
+		}
+		reply := me.TakeReply()
+		me.Go(func(context.Context) any {
+			<-done
 			reply.Send(nil, nil)
 			return nil
 		})

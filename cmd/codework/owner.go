@@ -322,7 +322,22 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 	ready()
 	err = untilIdle(ctx, o.system, &door, loads, grace)
 	door.closed.Store(true)
+	o.moveEditors()
 	return errors.Join(err, o.close(), p.Remove(), srv.Close())
+}
+
+// moveEditors lets editors go on with the owner that follows, if one does.
+func (o *owner) moveEditors() {
+	select {
+	case <-o.system.Takeover():
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleLimit)
+	defer cancel()
+	if err := o.system.MoveEditors(ctx); err != nil {
+		o.log.Warn("editors were not handed over", "err", err)
+	}
 }
 
 // lockLimit is how long an owner that is starting waits for one that ends: less
