@@ -184,8 +184,8 @@ func (i *Instance) ended() string {
 			why = r.Error()
 		}
 	}
-	if i.proc == nil {
-		return why
+	if i.proc == nil || errors.Is(i.pipes.reason(), errLineTooLong) || errors.Is(i.pipes.reason(), errNotReading) {
+		return why // then it was ended from here
 	}
 	select {
 	case <-i.proc.Exited():
@@ -201,8 +201,6 @@ func (i *Instance) ended() string {
 		return err.Error()
 	case s.Signal != "":
 		return "it was ended by " + s.Signal
-	case errors.Is(i.pipes.reason(), errLineTooLong), errors.Is(i.pipes.reason(), errNotReading):
-		return why
 	}
 	return fmt.Sprintf("it ended with exit code %d", s.Code)
 }
@@ -314,6 +312,7 @@ func (i *Instance) abandon() {
 // watch waits for the end of the connection.
 func (i *Instance) watch() {
 	err := i.session.Wait()
+	_ = i.session.Close() // else the library goes on listening for changes
 	if i.pipes != nil {
 		i.pipes.end(errClosed)
 		return

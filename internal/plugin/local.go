@@ -58,7 +58,7 @@ func LocalPath(e Entry) (string, error) {
 	case strings.HasPrefix(spec, "~/"):
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return "", e.problem(ResolveFailed, err.Error())
+			return "", e.problem(ResolveFailed, "%v", err)
 		}
 		return filepath.Join(home, spec[2:]), nil
 	}
