@@ -171,7 +171,6 @@ func encode(m messages.Message, c compat) fragment {
 			f.items = append(f.items, `{"type":"message","role":"assistant"`...)
 			if itemID(id, "msg") {
 				f.id(id)
-				f.items = append(f.items, `,"status":"completed"`...)
 			}
 			if phase != "" {
 				f.items = append(f.items, `,"phase":`...)

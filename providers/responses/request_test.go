@@ -133,7 +133,7 @@ func TestItems(t *testing.T) {
 	const item = `{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"hm ` + "\u2028" + `\""}],"encrypted_content":"gAAA/+==ü\u0001"}`
 	codexItem := `{"id":"rs_9","type":"reasoning","summary":[],"content":null,"encrypted_content":"x\u00fc\/","new":[1]}`
 	text := messages.Part{Type: messages.PartText, Text: "b", Signature: "msg_1"}
-	const said = `{"type":"message","role":"assistant","id":"msg_1","status":"completed","content":[{"type":"output_text","text":"b"}]}`
+	const said = `{"type":"message","role":"assistant","id":"msg_1","content":[{"type":"output_text","text":"b"}]}`
 	const hi = `{"role":"user","content":[{"type":"input_text","text":"a"}]}`
 	const more = `{"role":"user","content":[{"type":"input_text","text":"c"}]}`
 	call := func(call, item string) string {
@@ -177,7 +177,7 @@ func TestItems(t *testing.T) {
 		{"signatures of others", `{}`, []messages.Message{user("1", "a"), assistant(messages.Part{Type: messages.PartThinking, Text: "x", Signature: "sig=="},
 			messages.Part{Type: messages.PartThinking, Text: "x", Signature: `{"itemId":"rs_1"}`}, text), user("2", "c")}, join(hi, said, more)},
 		{"a phase", `{}`, []messages.Message{user("1", "a"), assistant(phased), user("2", "c")},
-			join(hi, strings.Replace(said, `"completed"`, `"completed","phase":"commentary"`, 1), more)},
+			join(hi, strings.Replace(said, `"msg_1"`, `"msg_1","phase":"commentary"`, 1), more)},
 		{"ids of another form are left out", `{}`, []messages.Message{user("1", "a"), assistant(messages.Part{Type: messages.PartText, Text: "b", Signature: "abc"}, called("c", "item", "x"))},
 			join(hi, `{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]}`, call("c", ""), output("c", `"x"`))},
 		{"ids that are too long are left out", `{}`, []messages.Message{user("1", "a"), assistant(called("c", "fc_"+strings.Repeat("x", 62), "x"))},
@@ -185,7 +185,7 @@ func TestItems(t *testing.T) {
 		{"both ids in one", `{}`, []messages.Message{user("1", "a"), assistant(called("c|fc_1", "", "x"))}, join(hi, call("c", ""), output("c", `"x"`))},
 		{"items that came twice", `{}`, []messages.Message{user("1", "a"), assistant(sealed, text, called("c", "fc_1", "x")), second},
 			join(hi, item, said, call("c", "fc_1"), output("c", `"x"`),
-				`{"type":"message","role":"assistant","status":"completed","content":[{"type":"output_text","text":"b"}]}`, call("d", ""), output("d", `"x"`))},
+				`{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]}`, call("d", ""), output("d", `"x"`))},
 		{"another model's", `{}`, []messages.Message{user("1", "a"), other},
 			join(hi, `{"type":"message","role":"assistant","content":[{"type":"output_text","text":"hm `+"\u2028"+`\""}]}`,
 				`{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]}`, call("c", ""), output("c", `"x"`))},
