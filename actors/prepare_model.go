@@ -23,16 +23,14 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	if err != nil {
 		return err
 	}
+	block := set.Options(ref.Provider, ref.ID)
+	m = reached(m, block)
 	wire := wireOf(m)
 	if !w.Speaks(m.Protocol) || !w.Speaks(wire) {
 		return &messages.Failure{Type: messages.FailConfiguration,
 			Message: fmt.Sprintf("%s speaks the protocol %s, which this version does not", ref, m.Protocol),
 			Hint: "choose another with --model provider/id, or for good in settings.jsonc (model.provider, model.id); " +
 				"codework models lists those that work; without a key: --model offline/guide"}
-	}
-	block := set.Options(ref.Provider, ref.ID)
-	if block.BaseURL != "" {
-		m.BaseURL, m.API = block.BaseURL, nil
 	}
 	if block.ContextWindow > 0 {
 		m.ContextWindow = block.ContextWindow
@@ -110,6 +108,41 @@ func bodyOptions(m messages.Model, block settings.Block) map[string]json.RawMess
 	all := maps.Clone(block.Extras)
 	maps.Copy(all, block.Extra)
 	return all
+}
+
+// methods are the protocols of option blocks and catalog entries that name how
+// a model is called. The other methods are those of libraries.
+var methods = map[string]messages.Protocol{
+	"chat": messages.ProtocolCompatible, "responses": messages.ProtocolOpenAI, "messages": messages.ProtocolAnthropic,
+}
+
+// sameMethod are the protocols that call a model that way already.
+var sameMethod = map[messages.Protocol]string{
+	messages.ProtocolOpenRouter: "chat", messages.ProtocolXAI: "responses", messages.ProtocolCodex: "responses",
+}
+
+// reached lays what an option block says about the way to a model over its
+// entry.
+func reached(m messages.Model, block settings.Block) messages.Model {
+	var api messages.ModelAPI
+	if m.API != nil {
+		api = *m.API
+	}
+	if block.BaseURL != "" {
+		m.BaseURL, api.URL = block.BaseURL, ""
+	}
+	if block.Method != "" {
+		api.Method = block.Method
+	}
+	if p := methods[api.Method]; p != "" && sameMethod[m.Protocol] != api.Method {
+		m.Protocol = p
+	}
+	if api != (messages.ModelAPI{}) {
+		m.API = &api
+	} else {
+		m.API = nil
+	}
+	return m
 }
 
 // wireOf is the dialect that a model is reached by: that of its protocol, or

@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"codework/internal/settings"
 	"codework/messages"
+	"codework/providers"
 	"codework/providers/credentials"
 )
 
@@ -196,6 +198,32 @@ func TestALevelThatTheModelHasNotIsSaidOnlyWhenItWasAskedFor(t *testing.T) {
 		q.Session.Runtime.ThinkingLevel = level
 		if ex := s.prepare(q); len(ex.Notices) != want || ex.Thinking != "off" {
 			t.Errorf("%q: %q, %s", level, ex.Notices, ex.Thinking)
+		}
+	}
+}
+
+func TestAnOptionBlockSaysHowAModelIsCalled(t *testing.T) {
+	entry := messages.Model{Protocol: messages.ProtocolOpenAI, BaseURL: "https://a", API: &messages.ModelAPI{ID: "real-name", URL: "https://b"}}
+	for _, c := range []struct {
+		protocol messages.Protocol
+		block    settings.Block
+		want     messages.Protocol
+		base     string
+	}{
+		{messages.ProtocolOpenAI, settings.Block{}, messages.ProtocolOpenAI, "https://b"},
+		{messages.ProtocolOpenAI, settings.Block{BaseURL: "https://c"}, messages.ProtocolOpenAI, "https://c"},
+		{messages.ProtocolOpenAI, settings.Block{Method: "chat"}, messages.ProtocolCompatible, "https://b"},
+		{messages.ProtocolCompatible, settings.Block{Method: "responses"}, messages.ProtocolOpenAI, "https://b"},
+		{messages.ProtocolCompatible, settings.Block{Method: "messages"}, messages.ProtocolAnthropic, "https://b"},
+		{messages.ProtocolXAI, settings.Block{Method: "responses"}, messages.ProtocolXAI, "https://b"},
+		{messages.ProtocolOpenRouter, settings.Block{Method: "chat"}, messages.ProtocolOpenRouter, "https://b"},
+		{messages.ProtocolGoogle, settings.Block{Method: "languageModel"}, messages.ProtocolGoogle, "https://b"},
+	} {
+		m := entry
+		m.Protocol = c.protocol
+		got := reached(m, c.block)
+		if got.Protocol != c.want || providers.BaseURL(got) != c.base || providers.ModelID(got) != "real-name" || entry.API.URL != "https://b" {
+			t.Errorf("%s, %+v: %s at %s", c.protocol, c.block, got.Protocol, providers.BaseURL(got))
 		}
 	}
 }

@@ -110,9 +110,17 @@ var endpoints = []struct {
 	{"/chat/completions", messages.ProtocolCompatible},
 }
 
-// choose decides about the format of a model. supported are the paths that the
+// methods are the formats by the names that settings have for them.
+var methods = map[string]messages.Protocol{
+	"responses": messages.ProtocolOpenAI, "messages": messages.ProtocolAnthropic, "chat": messages.ProtocolCompatible,
+}
+
+// choose decides about the format of a model, unless the settings do. supported are the paths that the
 // account's list names for it.
 func choose(m messages.Model, supported []string) messages.Protocol {
+	if m.API != nil && methods[m.API.Method] != "" {
+		return methods[m.API.Method]
+	}
 	guess := catalog.CopilotFormat(providers.ModelID(m), m.Protocol)
 	first := messages.Protocol("")
 	for _, e := range endpoints {

@@ -145,6 +145,17 @@ func TestEachModelIsAskedInItsFormat(t *testing.T) {
 	}
 }
 
+func TestSettingsMayNameTheFormat(t *testing.T) {
+	for method, path := range map[string]string{"chat": "/chat/completions", "messages": "/v1/messages", "responses": "/responses", "languageModel": "/v1/messages"} {
+		g := &github{models: listed(`{"data":[{"id":"claude-opus-5","supported_endpoints":["/v1/messages"]}]}`)}
+		req := request("claude-opus-5", messages.ProtocolAnthropic)
+		req.Model.API = &messages.ModelAPI{Method: method}
+		if end := ask(t.Context(), New(), g, req); end.Kind != messages.StreamDone || g.got[0].URL.Path != path {
+			t.Errorf("%s: %+v", method, end.Failure)
+		}
+	}
+}
+
 func TestRequestsSayWhatCopilotWantsToKnow(t *testing.T) {
 	g, d := &github{}, New()
 	req := request("claude-sonnet-4.5", messages.ProtocolAnthropic)
