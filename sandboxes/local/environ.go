@@ -56,26 +56,40 @@ func newEnviron(opt sandboxes.MountOptions, own []string, id string) (*environ, 
 		if !ok || !validName(name) || strings.IndexByte(value, 0) >= 0 {
 			continue // exported functions of a shell, and the like
 		}
-		if !all && !slices.Contains(opt.Pass, name) {
-			if opt.Caller == nil && !plain(name) || secret(name) || slices.Contains(opt.Withhold, name) {
-				continue
-			}
+		passed := all || slices.Contains(opt.Pass, name)
+		if Withheld(opt, name) || opt.Caller == nil && !passed && !plain(name) {
+			continue
 		}
 		e.vars[name] = value
 	}
-	maps.Copy(e.vars, driverEntries)
-	e.vars[idVariable] = id
-	if err := checkEntries(opt.Set); err != nil {
+	maps.Copy(e.vars, Entries(id))
+	if err := CheckEntries(opt.Set); err != nil {
 		return nil, err
 	}
 	maps.Copy(e.vars, opt.Set)
 	return e, nil
 }
 
+// Withheld tells whether a variable stays outside by its name. It is for drivers
+// that cannot hand the environment of commands over as a whole.
+func Withheld(opt sandboxes.MountOptions, name string) bool {
+	if slices.Contains(opt.Pass, "*") || slices.Contains(opt.Pass, name) {
+		return false
+	}
+	return secret(name) || slices.Contains(opt.Withhold, name)
+}
+
+// Entries are set in every command of the sandbox with the id.
+func Entries(id string) map[string]string {
+	all := maps.Clone(driverEntries)
+	all[idVariable] = id
+	return all
+}
+
 // with is the complete environment of one command: add wins over what the mount
 // has.
 func (e *environ) with(add map[string]string, dir string) ([]string, error) {
-	if err := checkEntries(add); err != nil {
+	if err := CheckEntries(add); err != nil {
 		return nil, err
 	}
 	out := make([]string, 0, len(e.vars)+len(add)+1)
@@ -107,7 +121,8 @@ func get(env []string, name string) string {
 	return ""
 }
 
-func checkEntries(m map[string]string) error {
+// CheckEntries refuses names that are none and values that cannot be passed.
+func CheckEntries(m map[string]string) error {
 	for name, value := range m {
 		if !validName(name) {
 			return fmt.Errorf("bad name of an environment variable: %q", name)
