@@ -16,7 +16,13 @@ import (
 	"codework/messages"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// No test looks for the list of models by itself.
+	if err := os.Setenv(modelsAgeVariable, "off"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // ranCommand is what a command line left behind.
 type ranCommand struct {
