@@ -20,8 +20,9 @@ import (
 
 // driver is what the driver keeps on this system.
 type driver struct {
-	probing sync.Mutex // one probe at a time; guards probed
+	probing sync.Mutex // one probe at a time; guards the following two
 	probed  probed
+	groups  *groups // nil: none
 
 	mu   sync.Mutex // guards live
 	live map[*sandbox]struct{}
@@ -31,6 +32,7 @@ var (
 	_ sandboxes.Stopper   = (*Driver)(nil)
 	_ sandboxes.Waker     = (*Driver)(nil)
 	_ sandboxes.Destroyer = (*Driver)(nil)
+	_ sandboxes.Sweeper   = (*Driver)(nil)
 )
 
 // agentState is where the agent keeps its own files inside.
@@ -43,7 +45,7 @@ func (d *Driver) Create(ctx context.Context, spec sandboxes.Spec) (sandboxes.Res
 	if err != nil {
 		return sandboxes.Resource{}, err
 	}
-	p, _, err := d.plan(spec, cfg, level)
+	p, _, err := d.plan(spec, cfg, level, d.findGroups())
 	if err != nil {
 		return sandboxes.Resource{}, errors.Join(err, removeAll(d.dirOf(spec)))
 	}
@@ -81,7 +83,7 @@ func (d *Driver) dirOf(spec sandboxes.Spec) string {
 
 // plan decides what the sandbox looks like, and makes what it needs on disk.
 // The variables are those that every command gets.
-func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level) (*plan, map[string]string, error) {
+func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level, g *groups) (*plan, map[string]string, error) {
 	if d.opt.StateDir == "" {
 		return nil, nil, errors.New("no state folder given")
 	}
@@ -137,7 +139,7 @@ func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level) (*plan, map[
 		}
 	}
 	p.Hide = append(p.Hide, sockets(p.Write)...)
-	if p.Limits, err = cfg.rlimits(); err != nil {
+	if p.Limits, err = cfg.rlimits(g); err != nil {
 		return nil, nil, err
 	}
 	var vars map[string]string
@@ -212,16 +214,28 @@ func around(dir string, without []string) []string {
 	return out
 }
 
-// rlimits are the limits that processes keep themselves.
-func (c *Config) rlimits() (limits, error) {
+// rlimits are the limits that processes keep themselves, where no group keeps
+// them. A limit that nothing here can keep is refused.
+func (c *Config) rlimits(g *groups) (limits, error) {
+	memory, processes, cpus := g.keeps()
 	l := c.Limits
-	if l.CPUs > 0 {
-		return limits{}, &sandboxes.ConfigError{Reason: "config: limits.cpus: needs a cgroup (version 2), which there is none of here"}
+	refuse := func(field, why string) error {
+		return &sandboxes.ConfigError{Reason: "config: limits." + field + " cannot be kept here: it needs a control group (version 2) that this program may divide" + why}
 	}
-	if l.Processes > 0 && os.Geteuid() == 0 {
-		return limits{}, &sandboxes.ConfigError{Reason: "config: limits.processes: for root it needs a cgroup (version 2), which there is none of here"}
+	out := limits{OpenFiles: uint64(l.OpenFiles)}
+	if l.CPUs > 0 && !cpus {
+		return out, refuse("cpus", "")
 	}
-	return limits{Data: uint64(l.MemoryMiB) << 20, Processes: uint64(l.Processes), OpenFiles: uint64(l.OpenFiles)}, nil
+	if l.Processes > 0 && !processes {
+		if os.Geteuid() == 0 {
+			return out, refuse("processes", " when it runs as root")
+		}
+		out.Processes = uint64(l.Processes)
+	}
+	if l.MemoryMiB > 0 && !memory {
+		out.Data = uint64(l.MemoryMiB) << 20
+	}
+	return out, nil
 }
 
 // Attach builds the sandbox and starts its agent.
@@ -230,16 +244,64 @@ func (d *Driver) Attach(ctx context.Context, spec sandboxes.Spec, _ sandboxes.Re
 	if err != nil {
 		return nil, err
 	}
-	p, vars, err := d.plan(spec, cfg, level)
+	p, vars, err := d.plan(spec, cfg, level, d.findGroups())
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.start(ctx, p)
+	g, err := d.group(spec, &cfg)
 	if err != nil {
+		return nil, err
+	}
+	s, err := d.start(ctx, p, g)
+	if err != nil {
+		if g != nil {
+			err = errors.Join(err, g.remove())
+		}
 		return nil, err
 	}
 	s.spec, s.vars = spec, vars
+	d.mu.Lock()
+	if d.live == nil {
+		d.live = make(map[*sandbox]struct{})
+	}
+	d.live[s] = struct{}{}
+	d.mu.Unlock()
+	go s.watch()
 	return s, nil
+}
+
+// findGroups is the place of control groups, found out with the level.
+func (d *Driver) findGroups() *groups {
+	d.probing.Lock()
+	defer d.probing.Unlock()
+	return d.groups
+}
+
+// group makes the sandbox's control group; nil where there are none. They are
+// an addition: without limits to keep, one that cannot be made is done without.
+func (d *Driver) group(spec sandboxes.Spec, cfg *Config) (*group, error) {
+	groups := d.findGroups()
+	if groups == nil {
+		return nil, nil
+	}
+	g, err := groups.make(spec.Server, spec.ID)
+	if err != nil {
+		if cfg.Limits != (sandboxes.Limits{}) {
+			return nil, fmt.Errorf("make control group: %w", err)
+		}
+		return nil, nil
+	}
+	if err := g.limit(groups, cfg.Limits); err != nil {
+		return nil, errors.Join(fmt.Errorf("limit control group: %w", err), g.remove())
+	}
+	return g, nil
+}
+
+// Sweep ends what an earlier life of the server left in control groups. Usually
+// there is nothing: sandboxes end with the connection to who made them.
+func (d *Driver) Sweep(ctx context.Context, server string) error {
+	d.probe(ctx)
+	return d.findGroups().sweep(server)
 }
 
 // Stop ends what is attached to the sandbox. The project and the caches stay.

@@ -69,6 +69,7 @@ func (d *Driver) probe(ctx context.Context) probed {
 	if !d.probed.at.IsZero() && time.Since(d.probed.at) < probeAge {
 		return d.probed
 	}
+	d.groups = findGroups()
 	found := probed{at: time.Now(), level: Full}
 	if found.err = d.try(ctx, Full); found.err != nil {
 		found.level = Landlock
@@ -99,12 +100,12 @@ func (d *Driver) try(ctx context.Context, level Level) error {
 	defer os.RemoveAll(dir)
 	spec := sandboxes.Spec{ID: "probe", Project: dir}
 	defer os.RemoveAll(d.dirOf(spec))
-	p, _, err := d.plan(spec, Config{}, level)
+	p, _, err := d.plan(spec, Config{}, level, nil)
 	if err != nil {
 		return err
 	}
 	p.Try = true
-	b, err := d.launch(p)
+	b, err := d.launch(p, nil)
 	if err != nil {
 		return reason(err)
 	}

@@ -21,10 +21,12 @@ import (
 type sandbox struct {
 	*agent.Client
 	*building
+	group  *group // nil: none
 	driver *Driver
 	spec   sandboxes.Spec
 	plan   *plan
 	vars   map[string]string   // in every command
+	swept  chan struct{}       // closed when nothing of it is left
 	pinned map[string]identity // protected files and folders, when it was built
 }
 
@@ -45,6 +47,12 @@ func (s *sandbox) watch() {
 	if text := s.said.String(); text != "" {
 		s.driver.opt.Log.Info("sandbox agent said", "sandbox", s.spec.ID, "text", text)
 	}
+	if s.group != nil {
+		if err := s.group.remove(); err != nil {
+			s.driver.opt.Log.Warn("control group of a sandbox is left", "error", err)
+		}
+	}
+	close(s.swept)
 	s.driver.mu.Lock()
 	delete(s.driver.live, s)
 	s.driver.mu.Unlock()
@@ -80,7 +88,7 @@ func (s *sandbox) Close(ctx context.Context) error {
 	case <-patience.C:
 	}
 	_ = s.cmd.Process.Kill()
-	<-s.ended
+	<-s.swept
 	<-asked
 	return nil
 }

@@ -67,7 +67,7 @@ func (s *said) String() string {
 }
 
 // launch starts the process and hands it the plan.
-func (d *Driver) launch(p *plan) (*building, error) {
+func (d *Driver) launch(p *plan, g *group) (*building, error) {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
@@ -101,8 +101,19 @@ func (d *Driver) launch(p *plan) (*building, error) {
 		// read to its end holds nobody up.
 		WaitDelay: endPatience,
 	}
+	attr := b.cmd.SysProcAttr
+	if g != nil {
+		// In the group from the first instruction on.
+		fd, err := unix.Open(g.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			conn.Close()
+			report.Close()
+			return nil, fmt.Errorf("open control group: %w", err)
+		}
+		defer unix.Close(fd)
+		attr.UseCgroupFD, attr.CgroupFD = true, fd
+	}
 	if p.Level == Full {
-		attr := b.cmd.SysProcAttr
 		attr.Cloneflags = namespaces
 		if !p.Internet {
 			attr.Cloneflags |= unix.CLONE_NEWNET
@@ -113,7 +124,9 @@ func (d *Driver) launch(p *plan) (*building, error) {
 			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 			// In the new namespace, where they build the sandbox; starting a
 			// program as somebody else than root would lose them.
-			attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP}
+			attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP,
+				unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // for the kernel's own folders in layers
+			}
 		}
 	}
 	if err := b.cmd.Start(); err != nil {
@@ -164,7 +177,7 @@ func (b *building) kill() {
 }
 
 // start builds a sandbox and reaches its agent.
-func (d *Driver) start(ctx context.Context, p *plan) (*sandbox, error) {
+func (d *Driver) start(ctx context.Context, p *plan, g *group) (*sandbox, error) {
 	// Before it is built: what is replaced meanwhile is seen as replaced.
 	pinned := make(map[string]identity)
 	for _, path := range append(p.Keep, p.ReadOnly...) {
@@ -174,7 +187,7 @@ func (d *Driver) start(ctx context.Context, p *plan) (*sandbox, error) {
 		}
 		pinned[path] = id
 	}
-	b, err := d.launch(p)
+	b, err := d.launch(p, g)
 	if err != nil {
 		return nil, reason(err)
 	}
@@ -192,15 +205,9 @@ func (d *Driver) start(ctx context.Context, p *plan) (*sandbox, error) {
 		}
 		return nil, err
 	}
-	s := &sandbox{Client: client, building: b, driver: d, plan: p, pinned: pinned}
-	d.mu.Lock()
-	if d.live == nil {
-		d.live = make(map[*sandbox]struct{})
-	}
-	d.live[s] = struct{}{}
-	d.mu.Unlock()
-	go s.watch()
-	return s, nil
+	return &sandbox{
+		Client: client, building: b, group: g, driver: d, plan: p, pinned: pinned, swept: make(chan struct{}),
+	}, nil
 }
 
 // socketPair makes a stream socket, close-on-exec at both ends: the near one
