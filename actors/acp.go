@@ -73,6 +73,7 @@ type (
 	editorLate   struct{}                // settling has taken too long
 	allWritten   struct{}                // the writer has ended
 	besideDone   struct {                // a request without a session
+		id   acp.ID
 		then func(any, error)
 		v    any
 		err  error
@@ -143,7 +144,7 @@ func (g *editor) Receive(me *Self, m any) {
 		g.accept(m)
 	case besideDone:
 		g.under--
-		g.guard(nil, func() { m.then(m.v, m.err) })
+		g.guard(m.id, func() { m.then(m.v, m.err) })
 	case opOver:
 		g.opDone(m)
 	case editorEvents:
@@ -296,7 +297,7 @@ func (g *editor) hello(w acp.Word) {
 		return
 	}
 	g.world = worldOf(*h)
-	g.beside(func(ctx context.Context) (any, error) { return g.system.Info(ctx) }, func(v any, err error) {
+	g.beside(nil, func(ctx context.Context) (any, error) { return g.system.Info(ctx) }, func(v any, err error) {
 		if err != nil {
 			g.out.say(acp.Word{Refused: &acp.Refusal{Message: err.Error()}})
 			g.out.finish()
@@ -369,11 +370,11 @@ func askAgain(ctx context.Context, guardian *Ref, m any) (any, error) {
 
 // beside runs what a request needs that is no session's, and then goes on in
 // the actor.
-func (g *editor) beside(run func(context.Context) (any, error), then func(any, error)) {
+func (g *editor) beside(id acp.ID, run func(context.Context) (any, error), then func(any, error)) {
 	g.under++
 	g.me.Go(func(ctx context.Context) any {
 		v, err := safely(ctx, g.me, run)
-		return besideDone{then, v, err}
+		return besideDone{id, then, v, err}
 	})
 }
 
@@ -503,7 +504,7 @@ func (g *editor) restore(st editorState) {
 		for _, n := range in.Noted {
 			s.noted[n] = true
 		}
-		g.op(s, g.opening(s, false), func(v any, err error) {
+		g.op(s, nil, g.opening(s), func(v any, err error) {
 			if err == nil {
 				g.opened(s, v.(opening))
 			}

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"codework/messages"
@@ -31,24 +32,28 @@ func (w *Workshop) Choices(_ context.Context, q ExchangeQuery) (messages.Choices
 	if q.Session.Runtime.Model == nil {
 		c.Model = messages.ModelRef{Provider: set.Model.Provider, ID: set.Model.ID}
 	}
-	list, err := w.Catalog.List("", set.Models)
-	if err != nil {
-		c.Notice = err.Error()
-		return c, nil
-	}
 	lookup, available := lookupIn(q.World), map[string]bool{}
-	for _, m := range list {
-		current := m.Ref() == c.Model
-		if !current && !w.Speaks(m.Protocol) {
-			continue
-		}
+	list, err := w.Catalog.Usable(set.Models, func(m messages.Model) bool {
 		who := m.Provider.ID + " " + m.Provider.Key + " " + strings.Join(m.Provider.Env, " ")
 		has, known := available[who]
 		if !known {
 			has = w.Credentials.Has(m, lookup)
 			available[who] = has
 		}
-		if !has && !current {
+		return has
+	})
+	if err != nil {
+		c.Notice = err.Error()
+		return c, nil
+	}
+	if !slices.ContainsFunc(list, func(m messages.Model) bool { return m.Ref() == c.Model }) {
+		if m, err := w.Catalog.Lookup(c.Model, set.Models); err == nil {
+			list = append([]messages.Model{m}, list...)
+		}
+	}
+	for _, m := range list {
+		current := m.Ref() == c.Model
+		if !current && !w.Speaks(m.Protocol) {
 			continue
 		}
 		c.Models = append(c.Models, messages.Choice{

@@ -72,7 +72,7 @@ func (g *editor) newSession(id acp.ID, p acp.Params) *acp.Error {
 		return bad
 	}
 	world := g.world
-	g.beside(func(ctx context.Context) (any, error) {
+	g.beside(id, func(ctx context.Context) (any, error) {
 		if err := isFolder(o.Cwd); err != nil {
 			return nil, err
 		}
@@ -116,8 +116,8 @@ func (g *editor) load(id acp.ID, p acp.Params, replay bool) *acp.Error {
 		return bad
 	}
 	s := g.session(o.SessionID)
-	g.op(s, func(ctx context.Context) (any, error) {
-		found, err := g.opening(s, true)(ctx)
+	g.op(s, id, func(ctx context.Context) (any, error) {
+		found, err := g.opening(s)(ctx)
 		if err != nil || !replay {
 			return found, err
 		}
@@ -202,7 +202,7 @@ func (g *editor) list(id acp.ID, p acp.Params) *acp.Error {
 		}
 	}
 	st := g.system.config.Store
-	g.beside(func(ctx context.Context) (any, error) { return st.List(ctx, q) }, func(v any, err error) {
+	g.beside(id, func(ctx context.Context) (any, error) { return st.List(ctx, q) }, func(v any, err error) {
 		if err != nil {
 			g.failWith(id, err)
 			return
@@ -251,8 +251,8 @@ func (g *editor) setConfig(id acp.ID, p acp.Params) *acp.Error {
 		return bad
 	}
 	s := g.session(c.SessionID)
-	g.op(s, func(ctx context.Context) (any, error) {
-		found, err := g.opening(s, false)(ctx)
+	g.op(s, id, func(ctx context.Context) (any, error) {
+		found, err := g.opening(s)(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -317,9 +317,9 @@ func (g *editor) prompt(m editorLine) *acp.Error {
 	g.turns[string(m.in.ID)] = t
 	var look func(context.Context) (any, error)
 	if s.feed == nil || q.Images {
-		look = g.opening(s, q.Images)
+		look = g.opening(s)
 	}
-	g.op(s, look, func(v any, err error) {
+	g.op(s, m.in.ID, look, func(v any, err error) {
 		if err == nil && v != nil {
 			g.opened(s, v.(opening))
 		}
@@ -363,7 +363,7 @@ func (g *editor) maybeClose(s *editorSession) {
 		return
 	}
 	s.closing = true
-	g.op(s, func(ctx context.Context) (any, error) {
+	g.op(s, nil, func(ctx context.Context) (any, error) {
 		// Queued prompts go, and with its last client what it left running.
 		if _, err := g.ask(ctx, s.id, clientGone{g.name}); err != nil {
 			return nil, err
@@ -391,7 +391,7 @@ func (g *editor) delete(id acp.ID, p acp.Params) *acp.Error {
 	if s := g.sessions[session]; s != nil {
 		g.cancel(s)
 	}
-	g.beside(func(ctx context.Context) (any, error) {
+	g.beside(id, func(ctx context.Context) (any, error) {
 		return Ask[any](ctx, g.guardian, messages.Delete{SessionID: session, Force: true})
 	}, func(_ any, err error) {
 		var missing *messages.SessionNotFound

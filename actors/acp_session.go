@@ -56,6 +56,7 @@ type turn struct {
 }
 
 type sessionOp struct {
+	id   acp.ID                             // of the request, if it is one's
 	run  func(context.Context) (any, error) // beside the actor; may be nil
 	then func(any, error)
 }
@@ -110,8 +111,8 @@ func (s *editorSession) setServers(servers []messages.MCPServer) {
 }
 
 // op queues an operation of a session.
-func (g *editor) op(s *editorSession, run func(context.Context) (any, error), then func(any, error)) {
-	s.ops = append(s.ops, sessionOp{run, then})
+func (g *editor) op(s *editorSession, id acp.ID, run func(context.Context) (any, error), then func(any, error)) {
+	s.ops = append(s.ops, sessionOp{id, run, then})
 	g.nextOp(s)
 }
 
@@ -120,7 +121,7 @@ func (g *editor) nextOp(s *editorSession) {
 		op := s.ops[0]
 		s.ops = s.ops[1:]
 		if op.run == nil {
-			g.guard(nil, func() { op.then(nil, nil) })
+			g.guard(op.id, func() { op.then(nil, nil) })
 			continue
 		}
 		s.busy = true
@@ -133,7 +134,7 @@ func (g *editor) nextOp(s *editorSession) {
 
 func (g *editor) opDone(m opOver) {
 	s := m.s
-	g.guard(nil, func() { m.op.then(m.v, m.err) })
+	g.guard(m.op.id, func() { m.op.then(m.v, m.err) })
 	s.busy = false
 	g.release(s)
 	g.nextOp(s)
@@ -143,9 +144,9 @@ func (g *editor) opDone(m opOver) {
 	}
 }
 
-// opening finds out what there is to know of a session and begins to follow
-// it. Without again an open session's own word is enough for what it has.
-func (g *editor) opening(s *editorSession, _ bool) func(context.Context) (any, error) {
+// opening finds out what there is to know of a session, and begins to follow
+// one that is not open yet.
+func (g *editor) opening(s *editorSession) func(context.Context) (any, error) {
 	open, world := s.feed != nil, s.world
 	return func(ctx context.Context) (any, error) {
 		if !messages.ValidSessionID(s.id) {
@@ -531,13 +532,12 @@ func (g *editor) updated(s *editorSession, d messages.EventData) {
 	}
 	// The event may be about a change of our own that is older than the
 	// newest: what holds now is looked up.
-	before := s.runtime
-	g.op(s, g.opening(s, false), func(v any, err error) {
+	g.op(s, nil, g.opening(s), func(v any, err error) {
 		if err != nil {
 			return
 		}
 		o := v.(opening)
-		changed := !sameRuntime(runtimeOf(o.info), before)
+		changed := !sameRuntime(runtimeOf(o.info), s.runtime)
 		s.choices, s.runtime = o.choices, runtimeOf(o.info)
 		if changed {
 			g.out.update(s.id, acp.Configured(acp.Options(s.choices)))

@@ -19,7 +19,7 @@ const (
 	maxRaw      = 64 << 10  // bytes of one string in rawOutput
 	maxDiffs    = 256 << 10 // bytes of the diffs of one call
 	maxInput    = 1 << 20   // bytes of rawInput, above which its strings are cut
-	maxImages   = 4 << 20   // bytes of the images of one call, in base64
+	maxImages   = 3 << 20   // bytes of the images of one call, in base64
 	maxShownOut = 1 << 20   // bytes of a result's text; the tools keep to far less
 	cutMark     = "\n[cut]"
 )

@@ -69,6 +69,9 @@ type Catalog struct {
 	mu    sync.Mutex // guards what follows
 	read  version    // of the file that known was read from
 	known map[messages.ModelRef]messages.Model
+
+	samples map[string]*messages.Model // one of each provider, nil of an empty one; see Usable
+	sampled version                    // of the file that samples were read from
 }
 
 // version tells one content of the file from another. The zero version is
