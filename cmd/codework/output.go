@@ -311,6 +311,9 @@ func (o *output) printUsage() {
 	o.say("tokens", strings.Join(append(parts, thousands(u.TotalTokens)+" total"), " · "))
 	o.say("cache", thousands(u.CacheRead)+" read · "+thousands(u.CacheWrite)+" write")
 	o.say("cost", dollars(u.Cost.Total)+" · "+turns(o.turns))
+	if u.ProviderCost > 0 {
+		o.say("billed", dollars(u.ProviderCost)+" by the provider's own count")
+	}
 }
 
 func turns(n int) string {
@@ -439,6 +442,9 @@ func explainFailure(f *messages.Failure, session string) error {
 			_, detail, _ := strings.Cut(rest, ": ")
 			p.err, p.fields = errors.New(file), []field{{"detail", detail}}
 		}
+	}
+	if f.Type == messages.FailCatalog && f.Code != "" {
+		p.slug = strings.TrimSuffix(f.Type, "error") + f.Code
 	}
 	if strings.HasPrefix(f.Type, "provider-") && f.Model != "" {
 		p.err = fmt.Errorf("%s: %w", f.Model, f)
