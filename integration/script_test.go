@@ -48,6 +48,12 @@ func runScripts(t *testing.T, folder, name, protocol string) {
 				return *long, nil
 			case wire:
 				return cond == name, nil
+			case cond == "isolated": // a machine without them says why
+				reason, absent := os.LookupEnv("CODEWORK_TEST_SKIP_ISOLATED")
+				if absent {
+					t.Log("no isolated sandboxes: " + reason)
+				}
+				return !absent, nil
 			case cond == "again": // the wire makes no difference to it
 				return name == "anthropic" && !*long, nil
 			}
