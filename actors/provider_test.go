@@ -73,6 +73,9 @@ func inConnection(t *testing.T, d *playedDialect, f func(r *connRig)) {
 		ref.Stop()
 		<-ref.Done()
 		rt.Shutdown()
+		// The actor system counts dead letters, if there were any, for a while
+		// after the last one.
+		time.Sleep(time.Minute)
 		synctest.Wait()
 		for id, ends := range r.ends {
 			if len(ends) != 1 {
