@@ -93,6 +93,27 @@ func caches(base string, level Level) (list []cache, vars map[string]string, err
 	return list, vars, nil
 }
 
+// hiddenInCaches finds what is hidden and would show through a cache, and keeps
+// a cache from showing through that is hidden itself.
+func hiddenInCaches(p *plan) (more []string) {
+	for i := range p.Caches {
+		c := &p.Caches[i]
+		if c.Lower == "" {
+			continue
+		}
+		if below(c.Lower, p.Hide) {
+			c.Lower = ""
+			continue
+		}
+		for _, path := range p.Hide {
+			if rest, ok := within(path, c.Lower); ok {
+				more = append(more, join(c.Target, rest))
+			}
+		}
+	}
+	return more
+}
+
 // removeAll removes a folder with all below it, also what tools and the kernel
 // made unwritable.
 func removeAll(dir string) error {

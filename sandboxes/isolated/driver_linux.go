@@ -146,6 +146,7 @@ func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level, g *groups) (
 	if p.Caches, vars, err = caches(filepath.Join(d.dirOf(spec), "cache"), level); err != nil {
 		return nil, nil, err
 	}
+	p.Hide = append(p.Hide, hiddenInCaches(p)...)
 	vars["TMPDIR"] = "/tmp"
 	vars["CODEWORK_SANDBOX"] = spec.ID
 	if level == Full {

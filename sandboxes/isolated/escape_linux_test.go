@@ -125,11 +125,20 @@ func TestSystemCallsAreRefused(t *testing.T) {
 	attackIn(t, newMount(t, newSandbox(t, newDriver(t), s.project, "")), s.project)
 }
 
-// TestTheHostsNetworkOpensNothingElse runs the attacks in a sandbox that is given the
-// host's network and still holds.
+// TestTheHostsNetworkOpensNothingElse runs the attacks in a sandbox that has
+// the host's network: sockets of programs there are no network.
 func TestTheHostsNetworkOpensNothingElse(t *testing.T) {
 	s := newScene(t)
-	attackIn(t, newMount(t, newSandbox(t, newDriver(t), s.project, `{"network":"host"}`)), s.project)
+	targets := []string{"kill:" + pidOfTest()}
+	for _, address := range []string{fmt.Sprintf("@codework-test-%d", time.Now().UnixNano()), s.home + "/socket"} {
+		ln, err := net.Listen("unix", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		targets = append(targets, "unix:"+address)
+	}
+	attackIn(t, newMount(t, newSandbox(t, newDriver(t), s.project, `{"network":"host"}`)), s.project, targets...)
 }
 
 // TestWritesAreConfined tries to write outside by commands and by the files of

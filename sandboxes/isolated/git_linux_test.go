@@ -200,6 +200,11 @@ func TestProtectionIsMissedWhenTheHostTakesItAway(t *testing.T) {
 		t.Fatal("config is not protected")
 	}
 	git(t, s.project, "config", "x.y", "z")
+	select { // without any command
+	case <-sb.(sandboxes.Lost).Lost():
+	case <-time.After(limit):
+		t.Error("the sandbox goes on")
+	}
 	for range 2 {
 		_, err := m.Run(bg, sandboxes.Command{Script: "git config a.b c"})
 		var se *sandboxes.ShellError
@@ -210,11 +215,6 @@ func TestProtectionIsMissedWhenTheHostTakesItAway(t *testing.T) {
 	if err := m.Write(bg, ".git/config", []byte("[a] b=c")); err == nil {
 		t.Error("config was written")
 	}
-	select {
-	case <-sb.(sandboxes.Lost).Lost():
-	case <-time.After(limit):
-		t.Error("the sandbox goes on")
-	}
 	if got := git(t, s.project, "config", "--list", "--local"); strings.Contains(got, "a.b") {
 		t.Errorf("config was changed:\n%s", got)
 	}
@@ -222,4 +222,28 @@ func TestProtectionIsMissedWhenTheHostTakesItAway(t *testing.T) {
 	if r := run(t, newMount(t, newSandbox(t, newDriver(t), s.project, "")), "git config a.b c"); r.Code == 0 {
 		t.Error("config is not protected again")
 	}
+}
+
+// TestChecksBeforeEachCommand has a sandbox whose folders nobody watches.
+func TestChecksBeforeEachCommand(t *testing.T) {
+	s := newScene(t)
+	git(t, s.project, "init", "-q")
+	d := newDriver(t)
+	p, _, err := d.plan(sandboxes.Spec{ID: "sbx_x", Project: s.project}, Config{}, Full, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := d.start(bg, p, nil) // nobody watches
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.kill()
+	defer sb.Client.Close(bg)
+	m := newMount(t, sb)
+	run(t, m, "true")
+	git(t, s.project, "config", "x.y", "z")
+	if _, err := m.Run(bg, sandboxes.Command{Script: "true"}); !errors.Is(err, errUnpinned) {
+		t.Error(err)
+	}
+	<-sb.Lost()
 }

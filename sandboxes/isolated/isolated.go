@@ -61,11 +61,9 @@ func (c *Config) check() error {
 		return &sandboxes.ConfigError{Reason: "config: " + fmt.Sprintf(format, args...)}
 	}
 	switch c.Level {
-	case "", Full, Landlock:
-	case None:
-		return refuse(`level: "none" confines nothing; use the driver local instead`)
+	case "", Full, Landlock, None:
 	default:
-		return refuse(`level: expected "full" or "landlock", not %q`, c.Level)
+		return refuse(`level: expected "full", "landlock" or "none", not %q`, c.Level)
 	}
 	if c.Network.Addresses != nil {
 		return refuse(`network: a list of addresses cannot be enforced here; use "none" or "host"`)

@@ -4,13 +4,11 @@ package isolated
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"codework/sandboxes"
@@ -27,12 +25,25 @@ type sandbox struct {
 	plan   *plan
 	vars   map[string]string   // in every command
 	swept  chan struct{}       // closed when nothing of it is left
-	pinned map[string]identity // protected files and folders, when it was built
+	pinned map[string]identity // protected files and folders, before it was built
+
+	unpinned sync.Once
 }
 
 // watch sees to it that nothing is left of a sandbox whose connection has
 // ended, in whatever way: its agent ends by itself, in at most two seconds.
 func (s *sandbox) watch() {
+	if names := watchNames(s.pinned); names != nil {
+		guarded := make(chan struct{})
+		go func() {
+			defer close(guarded)
+			s.guard(names)
+		}()
+		defer func() {
+			names.Close()
+			<-guarded
+		}()
+	}
 	select {
 	case <-s.ended:
 	case <-s.Lost():
@@ -149,35 +160,4 @@ func validName(s string) bool {
 type mount struct {
 	sandboxes.Mount
 	sandbox *sandbox
-}
-
-// identity is which file a name leads to.
-type identity struct {
-	device, inode uint64
-}
-
-func identify(path string) (identity, error) {
-	var st syscall.Stat_t
-	if err := syscall.Lstat(path, &st); err != nil {
-		return identity{}, err
-	}
-	return identity{uint64(st.Dev), st.Ino}, nil
-}
-
-// errUnpinned is why a sandbox ends whose protection has gone.
-var errUnpinned = errors.New("a protected file was replaced from outside, which ends the sandbox; the next use begins a new one")
-
-// intact checks that what is protected is still what it was. The mount that
-// makes a file read-only is on the file and not on its name: when a program of
-// the host replaces it (git does, for config) the new one is not protected, and
-// the sandbox has to end.
-func (s *sandbox) intact() error {
-	for path, was := range s.pinned {
-		if now, err := identify(path); err != nil || now != was {
-			_ = s.cmd.Process.Kill()
-			s.driver.opt.Log.Info("sandbox ended: a protected file was replaced", "sandbox", s.spec.ID, "path", path)
-			return fmt.Errorf("%w (%s)", errUnpinned, path)
-		}
-	}
-	return nil
 }

@@ -37,6 +37,22 @@ const (
 // namespaces are those of a sandbox at the level Full.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
+// builderCaps are what building a sandbox takes: mounts, loopback, giving up
+// capabilities, and the kernel's own folders in layers.
+var builderCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER}
+
+// canBuild tells whether this process may do all that by itself, as root
+// usually does. Others do it in a user namespace of their own.
+func canBuild() bool {
+	low, _, err := capabilities()
+	for _, c := range builderCaps {
+		if low&(1<<c) == 0 {
+			return false
+		}
+	}
+	return err == nil
+}
+
 // building is the process that becomes a sandbox.
 type building struct {
 	cmd    *exec.Cmd
@@ -118,15 +134,14 @@ func (d *Driver) launch(p *plan, g *group) (*building, error) {
 		if !p.Internet {
 			attr.Cloneflags |= unix.CLONE_NEWNET
 		}
-		if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		if !canBuild() {
+			uid, gid := os.Geteuid(), os.Getegid()
 			attr.Cloneflags |= unix.CLONE_NEWUSER
 			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 			// In the new namespace, where they build the sandbox; starting a
 			// program as somebody else than root would lose them.
-			attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP,
-				unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // for the kernel's own folders in layers
-			}
+			attr.AmbientCaps = builderCaps
 		}
 	}
 	if err := b.cmd.Start(); err != nil {
@@ -179,13 +194,9 @@ func (b *building) kill() {
 // start builds a sandbox and reaches its agent.
 func (d *Driver) start(ctx context.Context, p *plan, g *group) (*sandbox, error) {
 	// Before it is built: what is replaced meanwhile is seen as replaced.
-	pinned := make(map[string]identity)
-	for _, path := range append(p.Keep, p.ReadOnly...) {
-		id, err := identify(path)
-		if err != nil {
-			return nil, fmt.Errorf("protect: %w", err)
-		}
-		pinned[path] = id
+	pinned, err := p.pinned()
+	if err != nil {
+		return nil, err
 	}
 	b, err := d.launch(p, g)
 	if err != nil {

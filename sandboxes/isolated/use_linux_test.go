@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"codework/sandboxes"
 )
@@ -60,8 +61,10 @@ func TestCachesOfTheHostShowThrough(t *testing.T) {
 	s := newScene(t)
 	write(t, s.home+"/go/pkg/mod/a@v1/a.go", "package a")
 	write(t, s.home+"/.cargo/credentials.toml", "secret")
+	write(t, s.home+"/.cache/private/file", "secret")
+	write(t, s.home+"/.npm/file", "secret")
 	d := New(Options{StateDir: filepath.Join(s.home, "state")})
-	spec := sandboxes.Spec{ID: "sbx_cache", Project: s.project}
+	spec := sandboxes.Spec{ID: "sbx_cache", Project: s.project, Config: []byte(`{"hide":["` + s.home + `/.cache/private","` + s.home + `/.npm"]}`)}
 	attach := func() sandboxes.Mount {
 		sb, err := d.Attach(bg, spec, sandboxes.Resource{})
 		if err != nil {
@@ -75,6 +78,9 @@ func TestCachesOfTheHostShowThrough(t *testing.T) {
 		echo x > "$npm_config_cache/x"; echo x > "$XDG_CACHE_HOME/x"; ls "$CARGO_HOME"`); r.Code != 0 || !strings.HasPrefix(r.out, "package a") ||
 		strings.Contains(r.out, "credentials") {
 		t.Fatalf("%+v", r)
+	}
+	if r := run(t, m, `cat "$XDG_CACHE_HOME/private/file" "$npm_config_cache/file"`); strings.Contains(r.out, "secret") {
+		t.Errorf("what is hidden shows through: %+v", r)
 	}
 	if read(t, s.home+"/go/pkg/mod/a@v1/a.go") != "package a" {
 		t.Error("the host's cache was changed")
@@ -141,5 +147,20 @@ func TestLimits(t *testing.T) {
 	m := newMount(t, newSandbox(t, newDriver(t), s.project, config))
 	if r := run(t, m, "ulimit -n; ulimit -Hn; ! python3 -c 'x=b\"x\"*(1<<30)' && python3 -c 'x=b\"x\"*(1<<28)'"); r.Code != 0 || r.out != "100\n100\n" {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestLevelNoneConfinesNothingAndEndsAll(t *testing.T) {
+	s := newScene(t)
+	d := New(Options{StateDir: filepath.Join(s.home, "state"), Level: None})
+	d.probed = probed{at: time.Now(), level: None}
+	sb := newSandbox(t, d, s.project, "")
+	if r := run(t, newMount(t, sb), "echo x > ../new"); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+	// What is demanded by one sandbox is not lowered by what the driver takes.
+	_, err := d.Create(bg, sandboxes.Spec{ID: "sbx_x", Project: s.project, Config: []byte(`{"level":"landlock"}`)})
+	if err == nil || !strings.Contains(err.Error(), `"landlock" is demanded`) {
+		t.Error(err)
 	}
 }

@@ -23,6 +23,9 @@ const (
 // wallIn gives up, for this thread and all that it becomes and starts, whatever
 // could undo what was built. It comes last, since nothing can be built behind.
 func wallIn(p *plan) error {
+	if p.Level == None {
+		return nil
+	}
 	if p.Level == Full || hasCapabilities() {
 		if err := dropCapabilities(); err != nil {
 			return err
@@ -42,10 +45,16 @@ func wallIn(p *plan) error {
 // hasCapabilities tells whether there is anything to drop: without a namespace
 // of the user's own only root has any.
 func hasCapabilities() bool {
+	low, high, err := capabilities()
+	return err != nil || low|high != 0
+}
+
+// capabilities are those of this thread that it has or can have.
+func capabilities() (low, high uint32, err error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
-	err := unix.Capget(&header, &data[0])
-	return err != nil || data[0].Permitted|data[1].Permitted != 0
+	err = unix.Capget(&header, &data[0])
+	return data[0].Permitted, data[1].Permitted, err
 }
 
 // dropCapabilities empties every set. For root this is what keeps the mounts as
