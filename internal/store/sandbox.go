@@ -88,7 +88,7 @@ func (s *Store) SwapSandbox(ctx context.Context, r messages.SandboxRecord, from 
 			return err
 		}
 		if len(from) == 0 && actual != "" || len(from) > 0 && !slices.Contains(from, actual) {
-			return &messages.SandboxTransitionConflict{ID: r.ID, Expected: slices.Concat([]messages.SandboxStatus{}, from), Actual: actual}
+			return &messages.SandboxTransitionConflict{ID: r.ID, Expected: append([]messages.SandboxStatus{}, from...), Actual: actual}
 		}
 		return txn.Set(boxKey(r.ID), value)
 	})

@@ -37,8 +37,8 @@ var good = map[string]string{
 	"models.list":       `{"provider":"p"}`,
 	"sandbox.drivers":   `{}`,
 	"sandbox.list":      `{}`,
-	"sandbox.create":    `{"driver":"d"}`,
-	"sandbox.register":  `{"driver":"d","providerResourceId":"r"}`,
+	"sandbox.create":    `{"driver":"d","config":{"a":[1]}}`,
+	"sandbox.register":  `{"driver":"d","providerResourceId":"r","config":{}}`,
 	"sandbox.stop":      `{"sandboxId":"sbx_1"}`,
 	"sandbox.destroy":   `{"sandboxId":"sbx_1"}`,
 	"sandbox.exec":      `{"sandboxId":"sbx_1","argv":["ls"],"cwd":"/","env":{"A":"b"},"timeoutMs":5}`,
@@ -293,4 +293,16 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%s for session %q", name, id)
 		}
 	})
+}
+
+func TestADriversConfigurationIsAnObject(t *testing.T) {
+	for _, config := range []string{`null`, `[1]`, `"x"`, `7`, `{"a":"` + strings.Repeat("x", 64<<10) + `"}`} {
+		for _, payload := range []string{`{"driver":"d","config":` + config + `}`, `{"driver":"d","providerResourceId":"r","config":` + config + `}`} {
+			for _, name := range []string{SandboxCreate, SandboxRegister} {
+				if _, err := Decode(name, json.RawMessage(payload), true); err == nil || !strings.Contains(err.Error(), "config") && !strings.Contains(err.Error(), "providerResourceId") {
+					t.Errorf("%s %.60s: %v", name, payload, err)
+				}
+			}
+		}
+	}
 }
