@@ -183,7 +183,7 @@ func (g *guardian) start(me *Self) {
 	g.places = places{registry: g.registry, shelf: g.boxes.shelf, settings: g.boxes.settings, dir: g.config.Dir}
 	self := me.Ref()
 	hub, registry := g.hub, g.registry
-	g.plugins = me.Spawn(newPlugins(g.config.Plugins, func(events []messages.Event) { hub.Tell(publish{events}) }))
+	g.plugins = me.Spawn(newPlugins(g.config.Plugins, usualPace, func(events []messages.Event) { hub.Tell(publish{events}) }))
 	ofPlugins := g.plugins
 	g.deps = sessionDeps{
 		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{},

@@ -20,6 +20,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if servePlugin() {
+		return
+	}
 	goleak.VerifyTestMain(m,
 		// The actor system counts dead letters in a goroutine that ends with
 		// the process.

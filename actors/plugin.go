@@ -11,20 +11,24 @@ import (
 	"codework/messages"
 )
 
+// A plugin that ends crashBudget times within crashesWithin is given up.
 const (
-	// firstRestart is when a plugin that has ended may be started again; the
-	// wait doubles with each further end, up to longestRestart.
-	firstRestart   = 500 * time.Millisecond
-	longestRestart = 30 * time.Second
-	// crashesWithin of crashBudget ends, a plugin is given up.
 	crashBudget   = 5
 	crashesWithin = time.Minute
-	// restartPatience is how long whoever needs a plugin waits for its next
-	// start.
-	restartPatience = 5 * time.Second
-	// pluginRest is how long a plugin runs that nobody uses.
-	pluginRest = 10 * time.Minute
 )
+
+// pluginPace is how fast plugins are started again and put to rest.
+type pluginPace struct {
+	// first is when a plugin that has ended may be started again; the wait
+	// doubles with each further end, up to longest.
+	first, longest time.Duration
+	// patience is how long whoever needs a plugin waits for its next start.
+	patience time.Duration
+	// rest is how long a plugin runs that nobody uses.
+	rest time.Duration
+}
+
+var usualPace = pluginPace{first: 500 * time.Millisecond, longest: 30 * time.Second, patience: 5 * time.Second, rest: 10 * time.Minute}
 
 // pluginProcess is the actor of one plugin: its process, and when that is
 // started again. It is started when somebody needs it.
@@ -34,6 +38,7 @@ const (
 type pluginProcess struct {
 	pluginFor
 	host    *plugin.Host
+	pace    pluginPace
 	publish func([]messages.Event)
 	parent  *Ref
 
@@ -90,9 +95,9 @@ type (
 	pluginIdle     struct{}
 )
 
-func newPlugin(h *plugin.Host, f pluginFor, publish func([]messages.Event), parent *Ref) func() Actor {
+func newPlugin(h *plugin.Host, pace pluginPace, f pluginFor, publish func([]messages.Event), parent *Ref) func() Actor {
 	return func() Actor {
-		return &pluginProcess{pluginFor: f, host: h, publish: publish, parent: parent, uses: map[*plugin.Instance]int{}, alive: map[*plugin.Instance]bool{}}
+		return &pluginProcess{pluginFor: f, host: h, pace: pace, publish: publish, parent: parent, uses: map[*plugin.Instance]int{}, alive: map[*plugin.Instance]bool{}}
 	}
 }
 
@@ -137,22 +142,24 @@ func (p *pluginProcess) Receive(me *Self, m any) {
 		p.rest = nil
 	}
 	if len(p.uses) == 0 {
-		p.rest = me.After(pluginRest, pluginIdle{})
+		p.rest = me.After(p.pace.rest, pluginIdle{})
 	}
 }
 
 // use answers with the process, now or when it runs.
 func (p *pluginProcess) use(me *Self, u pluginUser) {
 	switch {
-	case p.current != nil:
+	case p.current != nil && p.current.Alive():
 		p.lease(me, u)
+	case p.current != nil: // its end is about to be told
+		p.waiting = append(p.waiting, u)
 	case p.given:
 		u.reply.Send(nil, p.last)
 	case p.starting:
 		p.waiting = append(p.waiting, u)
 	default:
 		wait := time.Until(p.due)
-		if wait > restartPatience {
+		if wait > p.pace.patience {
 			u.reply.Send(nil, p.last)
 			return
 		}
@@ -281,7 +288,7 @@ func (p *pluginProcess) failed(me *Self, err error) {
 		p.delay = 0
 	}
 	p.crashes = append(kept, now)
-	p.delay = min(max(2*p.delay, firstRestart), longestRestart)
+	p.delay = min(max(2*p.delay, p.pace.first), p.pace.longest)
 	p.due = now.Add(p.delay)
 	if len(p.crashes) >= crashBudget {
 		p.given = true
@@ -291,7 +298,13 @@ func (p *pluginProcess) failed(me *Self, err error) {
 	p.last = &why
 	me.Log().Warn("plugin does not run", "plugin", why.Name(), "slug", why.Slug, "err", why.Detail, "said", why.Tail)
 	p.publish([]messages.Event{pluginUpdate(messages.PluginFailed, &why, p.session)})
-	if len(p.uses) > 0 && !p.given && p.timer == nil {
+	if p.given || p.delay > p.pace.patience {
+		for _, u := range p.waiting {
+			u.reply.Send(nil, p.last)
+		}
+		p.waiting = nil
+	}
+	if len(p.uses)+len(p.waiting) > 0 && !p.given && p.timer == nil {
 		// An exchange uses it: by the next call it is there again.
 		p.timer = me.After(p.delay, restartDue{})
 	}

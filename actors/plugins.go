@@ -15,6 +15,7 @@ import (
 // restarts all of them or none when it is asked to.
 type plugins struct {
 	host      *plugin.Host
+	pace      pluginPace
 	publish   func([]messages.Event)
 	slots     map[string]*pluginSlot // by key
 	reloading bool
@@ -55,10 +56,12 @@ type (
 	pluginNotice struct{ session, text string }
 )
 
-func newPlugins(opt plugin.Options, publish func([]messages.Event)) func() Actor {
+func newPlugins(opt plugin.Options, pace pluginPace, publish func([]messages.Event)) func() Actor {
 	opt.Publish = func(e extension.Event) { publish([]messages.Event{pluginEvent(e)}) }
 	host := plugin.NewHost(opt)
-	return func() Actor { return &plugins{host: host, publish: publish, slots: map[string]*pluginSlot{}} }
+	return func() Actor {
+		return &plugins{host: host, pace: pace, publish: publish, slots: map[string]*pluginSlot{}}
+	}
 }
 
 func (p *plugins) Receive(me *Self, m any) {
@@ -66,7 +69,7 @@ func (p *plugins) Receive(me *Self, m any) {
 	case pluginFor:
 		s := p.slots[m.key]
 		if s == nil {
-			s = &pluginSlot{me.Spawn(newPlugin(p.host, m, p.publish, me.Ref())), m.session}
+			s = &pluginSlot{me.Spawn(newPlugin(p.host, p.pace, m, p.publish, me.Ref())), m.session}
 			p.slots[m.key] = s
 		}
 		me.Answer(s.ref, nil)
