@@ -46,19 +46,19 @@ type Remote struct {
 }
 
 // address is where the list is.
-func (r Remote) address() (string, error) {
+func (r Remote) address() (*url.URL, error) {
 	site := r.URL
 	if site == "" {
 		site = DefaultURL
 	}
 	u, err := url.Parse(site)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", errors.New("its address is no http or https URL")
+		return nil, errors.New("its address is no http or https URL")
 	}
 	if !strings.HasSuffix(u.Path, ".json") {
 		u = u.JoinPath("api.json")
 	}
-	return u.String(), nil
+	return u, nil
 }
 
 // Refresh makes the catalog file anew from the list, also a pinned one, and
@@ -155,10 +155,11 @@ func digest(b []byte) string {
 
 // fetch gets the list; nil without an error when it is that of old.
 func fetch(ctx context.Context, r Remote, old tag) ([]byte, tag, error) {
-	address, err := r.address()
+	u, err := r.address()
 	if err != nil {
 		return nil, tag{}, err
 	}
+	address, shown := u.String(), u.Redacted()
 	client := &http.Client{}
 	if r.Client != nil {
 		if client, err = r.Client(); err != nil {
@@ -188,14 +189,14 @@ func fetch(ctx context.Context, r Remote, old tag) ([]byte, tag, error) {
 	case res.StatusCode == http.StatusNotModified && old.ETag != "":
 		return nil, old, nil
 	case res.StatusCode != http.StatusOK:
-		return nil, tag{}, fmt.Errorf("%s answered with HTTP %d", address, res.StatusCode)
+		return nil, tag{}, fmt.Errorf("%s answered with HTTP %d", shown, res.StatusCode)
 	}
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxFile+1))
 	switch {
 	case err != nil:
-		return nil, tag{}, fmt.Errorf("%s: %w", address, err)
+		return nil, tag{}, fmt.Errorf("%s: %w", shown, err)
 	case len(data) > maxFile:
-		return nil, tag{}, fmt.Errorf("%s: larger than %d MiB", address, maxFile>>20)
+		return nil, tag{}, fmt.Errorf("%s: larger than %d MiB", shown, maxFile>>20)
 	}
 	return data, tag{URL: address, ETag: res.Header.Get("ETag"), Mapping: mapping}, nil
 }
