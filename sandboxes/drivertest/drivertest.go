@@ -31,6 +31,8 @@ type Subject struct {
 	// HasPrograms tells that commands are real processes, with the usual
 	// programs of a small system and bash or a POSIX sh.
 	HasPrograms bool
+	// HidesSignals tells that a death by a signal looks like an exit.
+	HidesSignals bool
 	// HasCancels tells that the end of a command is that of its whole tree.
 	HasCancels bool
 	// HasLinks tells that `ln -s` works.
@@ -46,6 +48,7 @@ type need uint8
 
 const (
 	programs need = 1 << iota
+	signalled
 	cancels
 	links
 	modes
@@ -61,7 +64,8 @@ func (s Subject) lacks(n need) string {
 		has  bool
 		name string
 	}{
-		{programs, s.HasPrograms, "programs"}, {cancels, s.HasCancels, "cancels"}, {links, s.HasLinks, "links"},
+		{programs, s.HasPrograms, "programs"}, {signalled, !s.HidesSignals, "signals"},
+		{cancels, s.HasCancels, "cancels"}, {links, s.HasLinks, "links"},
 		{modes, s.HasModes, "modes"}, {rawNames, s.HasRawNames, "raw names"}, {again, s.Again != nil, "a way to reach it again"},
 	} {
 		if n&c.need != 0 && !c.has {

@@ -14,7 +14,7 @@ import (
 
 var shellRows = []row{
 	{"exit codes", 0, exitCodes},
-	{"death by a signal", programs, signals},
+	{"death by a signal", programs | signalled, signals},
 	{"a program that cannot be run", programs, unrunnable},
 	{"arguments arrive unchanged", 0, arguments},
 	{"there is no input and no terminal", programs, noInput},
