@@ -122,7 +122,7 @@ func (g *gateway) serverCall(me *Self, c *effectrpc.Call) {
 	case contract.ServerHandover:
 		g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.handover(ctx) })
 	case contract.SandboxDrivers:
-		g.forward(me, c, g.guardian, listDrivers{c.Context()})
+		g.forward(me, c, g.guardian, listDrivers{c.Context(), g.world})
 	case contract.SandboxList:
 		g.forward(me, c, g.guardian, listBoxes{})
 	case contract.PluginReload:

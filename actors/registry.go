@@ -74,8 +74,11 @@ type (
 		onlyHost bool
 	}
 	stopAll     struct{} // stop what is ours; the answer comes when that is done
-	listDrivers struct{ ctx context.Context }
-	listBoxes   struct{}
+	listDrivers struct {
+		ctx   context.Context
+		world *messages.World // whose settings count; nil: the server's own
+	}
+	listBoxes struct{}
 
 	boxesLoaded struct {
 		records []messages.SandboxRecord
@@ -381,11 +384,16 @@ func (r *registry) newRecord(ctx context.Context, d sandboxes.Driver, c boxCall,
 	if err := checkSecrets(rec.Driver, rec.Config); err != nil {
 		return rec, err
 	}
-	_, err = insist(ctx, lookLimit, func(ctx context.Context) (any, error) { return nil, d.Available(ctx) }, nil)
+	_, err = insist(ctx, lookLimit, func(ctx context.Context) (any, error) { return nil, d.Available(ctx, r.available(rec, c.world)) }, nil)
 	if err != nil {
 		return rec, &messages.SandboxDriverRegistration{Driver: rec.Driver, Reason: (&cleaner{}).text(err.Error())}
 	}
 	return rec, nil
+}
+
+// available is what a driver is asked with, whether it works here.
+func (r *registry) available(rec messages.SandboxRecord, w *messages.World) sandboxes.Spec {
+	return sandboxes.Spec{Server: r.server, Project: rec.Project, Config: rec.Config, Lookup: lookupIn(w)}
 }
 
 func (r *registry) make(me *Self, m toMake) {
@@ -516,6 +524,11 @@ func (r *registry) listDrivers(me *Self, m listDrivers) {
 	me.Go(func(ctx context.Context) any {
 		ctx, cancel := joined(ctx, m.ctx)
 		defer cancel()
+		dir := ""
+		if m.world != nil {
+			dir = m.world.Dir
+		}
+		set, unread := r.settings(dir, m.world)
 		out := []messages.DriverInfo{}
 		for _, name := range slices.Sorted(maps.Keys(drivers)) {
 			out = append(out, messages.DriverInfo{Name: name, Kind: drivers[name].Kind()})
@@ -524,7 +537,14 @@ func (r *registry) listDrivers(me *Self, m listDrivers) {
 		for i := range out {
 			probes.Go(func() {
 				d := drivers[out[i].Name]
-				_, err := insist(ctx, lookLimit, func(ctx context.Context) (any, error) { return nil, d.Available(ctx) }, nil)
+				err := unread
+				if err == nil {
+					var config json.RawMessage
+					if config, err = joinConfig(driverConfig(set, d.Name()), nil); err == nil {
+						rec := messages.SandboxRecord{Config: config, Project: dir}
+						_, err = insist(ctx, lookLimit, func(ctx context.Context) (any, error) { return nil, d.Available(ctx, r.available(rec, m.world)) }, nil)
+					}
+				}
 				works := err == nil
 				out[i].Available = &works
 				if err != nil {

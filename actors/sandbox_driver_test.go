@@ -129,7 +129,7 @@ func (d *playedDriver) status(id string) messages.SandboxStatus {
 func (d *playedDriver) Name() string               { return d.name }
 func (d *playedDriver) Kind() messages.SandboxKind { return d.kind }
 
-func (d *playedDriver) Available(ctx context.Context) error {
+func (d *playedDriver) Available(ctx context.Context, _ sandboxes.Spec) error {
 	return d.step(ctx, "available", sandboxes.Spec{}, func() error { return nil })
 }
 

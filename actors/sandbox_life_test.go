@@ -275,7 +275,7 @@ func TestUnavailableDriversSayWhy(t *testing.T) {
 	if tag(err) != "SandboxDriverRegistrationError" || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("got %v", err)
 	}
-	v, err := b.ask(listDrivers{b.ctx})
+	v, err := b.ask(listDrivers{ctx: b.ctx})
 	if err != nil {
 		t.Fatal(err)
 	}

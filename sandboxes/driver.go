@@ -15,10 +15,11 @@ type Driver interface {
 	// Name is what calls and settings name the driver by.
 	Name() string
 	Kind() messages.SandboxKind
-	// Available tells whether the driver works here, found out by trying. The
+	// Available tells whether the driver works here with a configuration, found
+	// out by trying as far as that costs nothing; the spec has no sandbox. The
 	// error says what failed and what to do about it. Answers may be kept for a
 	// while, but not for ever: an engine may be started meanwhile.
-	Available(ctx context.Context) error
+	Available(ctx context.Context, spec Spec) error
 	// Create makes a sandbox that is online. After an error nothing of it is
 	// left. A configuration that the driver refuses is a *ConfigError.
 	Create(ctx context.Context, spec Spec) (Resource, error)

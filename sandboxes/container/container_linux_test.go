@@ -308,7 +308,7 @@ func TestSweepStopsWhatThisServerLeftAndNothingElse(t *testing.T) {
 	if s, err := d.Inspect(ctxb, other, b); s != messages.SandboxOnline {
 		t.Error(s, err)
 	}
-	if err := d.Available(ctxb); err != nil {
+	if err := d.Available(ctxb, mine); err != nil {
 		t.Error(err)
 	}
 }

@@ -93,9 +93,9 @@ func (d *Driver) Kind() messages.SandboxKind { return messages.KindRemote }
 // Close lets go of the connections to engines.
 func (d *Driver) Close() error { return d.engines.close() }
 
-// Available tells whether an engine answers where one usually is.
-func (d *Driver) Available(ctx context.Context) error {
-	_, err := d.engine(ctx, sandboxes.Spec{Lookup: os.LookupEnv}, Config{})
+// Available tells whether the engine answers.
+func (d *Driver) Available(ctx context.Context, spec sandboxes.Spec) error {
+	_, _, err := d.read(ctx, spec)
 	return err
 }
 

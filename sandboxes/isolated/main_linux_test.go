@@ -62,7 +62,7 @@ func processesLeft() []string {
 func newDriver(t testing.TB) *Driver {
 	t.Helper()
 	d := New(Options{StateDir: filepath.Join(t.TempDir(), "state")})
-	if err := d.Available(bg); err != nil {
+	if err := d.Available(bg, sandboxes.Spec{}); err != nil {
 		t.Fatal(err)
 	}
 	return d

@@ -18,7 +18,7 @@ var errSystem = errors.New("the driver isolated needs Linux on amd64 or arm64")
 func Main([]string) (handled bool, code int) { return false, 0 }
 
 // Available tells that it is not.
-func (d *Driver) Available(context.Context) error { return errSystem }
+func (d *Driver) Available(context.Context, sandboxes.Spec) error { return errSystem }
 
 // Level is what this system has.
 func (d *Driver) Level(context.Context) Level { return None }

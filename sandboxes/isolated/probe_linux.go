@@ -35,9 +35,18 @@ type ReasonError struct {
 func (e *ReasonError) Error() string { return e.Reason + " (" + e.Err.Error() + ")" }
 func (e *ReasonError) Unwrap() error { return e.Err }
 
-// Available tells whether the level can be had that the options demand.
-func (d *Driver) Available(ctx context.Context) error {
-	_, err := d.reach(ctx, d.opt.Level)
+// Available tells whether the level can be had that the configuration, or else
+// the options demand.
+func (d *Driver) Available(ctx context.Context, spec sandboxes.Spec) error {
+	cfg, err := sandboxes.ReadConfig[Config](spec.Config)
+	if err != nil {
+		return err
+	}
+	demanded := cfg.Level
+	if demanded == "" {
+		demanded = d.opt.Level
+	}
+	_, err = d.reach(ctx, demanded)
 	return err
 }
 

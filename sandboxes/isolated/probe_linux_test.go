@@ -21,7 +21,7 @@ const probeArg = "__test-probe"
 
 func printLevel(state string) {
 	d := New(Options{StateDir: state})
-	fmt.Printf("%s\n%v\n", d.Level(bg), d.Available(bg))
+	fmt.Printf("%s\n%v\n", d.Level(bg), d.Available(bg, sandboxes.Spec{}))
 	_, err := d.Create(bg, sandboxes.Spec{ID: "sbx_x", Project: "/tmp"})
 	fmt.Println("create:", err)
 	os.Exit(0)
@@ -82,8 +82,8 @@ func TestNoLevelIsKeptFromACancelledProbe(t *testing.T) {
 	d := New(Options{StateDir: filepath.Join(t.TempDir(), "state")})
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
-	_ = d.Available(ctx)
-	if err := d.Available(bg); err != nil {
+	_ = d.Available(ctx, sandboxes.Spec{})
+	if err := d.Available(bg, sandboxes.Spec{}); err != nil {
 		t.Error(err)
 	}
 }

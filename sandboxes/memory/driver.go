@@ -68,7 +68,7 @@ func (d *Driver) Name() string { return Name }
 func (d *Driver) Kind() messages.SandboxKind { return messages.KindVirtual }
 
 // Available is always the case.
-func (d *Driver) Available(context.Context) error { return nil }
+func (d *Driver) Available(context.Context, sandboxes.Spec) error { return nil }
 
 // Create makes an empty sandbox.
 func (d *Driver) Create(_ context.Context, spec sandboxes.Spec) (sandboxes.Resource, error) {
