@@ -20,8 +20,9 @@ type Billing struct {
 
 // Price returns u with total and cost filled in and every count made sane:
 // none below zero, no more reasoning than output. TotalTokens and ProviderCost
-// are kept where the provider gave them. The rates are per million tokens; of the tiers whose
-// threshold the whole prompt passes, the highest one's hold for everything.
+// are kept where the provider gave them. The rates are per million tokens; of
+// the tiers whose threshold the whole prompt passes, the highest one's hold for
+// everything.
 func Price(m messages.Model, u messages.Usage, b Billing) messages.Usage {
 	for _, n := range []*int64{&u.Input, &u.Output, &u.Reasoning, &u.CacheRead, &u.CacheWrite, &u.TotalTokens} {
 		*n = max(*n, 0)

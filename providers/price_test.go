@@ -66,3 +66,13 @@ func TestABrokenRateGivesAValidPrice(t *testing.T) {
 		}
 	}
 }
+
+// What the provider says stays beside what is computed, unless it is no cost.
+func TestTheProvidersOwnCostIsKept(t *testing.T) {
+	for given, want := range map[float64]float64{0.25: 0.25, 0: 0, -1: 0, math.Inf(1): 0} {
+		u := Price(messages.Model{Cost: messages.ModelCost{Rates: messages.Rates{Input: 1}}}, messages.Usage{Input: 1e6, ProviderCost: given}, Billing{})
+		if u.ProviderCost != want || u.Cost.Total != 1 || !u.Valid() {
+			t.Errorf("%v: %+v", given, u)
+		}
+	}
+}

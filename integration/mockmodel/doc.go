@@ -73,7 +73,7 @@
 //	           wherever it stands. place, for chat: every chunk or the finish
 //	           chunk. tier, for Responses: the service tier that answered.
 //	end        how the answer ends: "" for the usual reason, else the reason to
-//	           state, in either protocol's words (stop, length, tool_calls,
+//	           state, in any protocol's words (stop, length, tool_calls,
 //	           content_filter, end_turn, max_tokens, refusal, SAFETY) or any other.
 //	           no_reason, no_usage, no_done leave that part out. An answer that
 //	           does not say how it ends gets {"end": ""}.
