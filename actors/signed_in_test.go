@@ -227,3 +227,28 @@ func TestAnOptionBlockSaysHowAModelIsCalled(t *testing.T) {
 		}
 	}
 }
+
+func TestModelsAreOfferedWhereAKeyCanBeFound(t *testing.T) {
+	offered := func(s *shop, provider string, env ...string) bool {
+		t.Helper()
+		list, err := s.w.Models(soon(t), provider, &messages.World{Env: env})
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		return list[0].Available
+	}
+	s := newShop(t)
+	if !offered(s, "p", "SHOP_KEY=x") || offered(s, "p", "SHOP_KEY=") || offered(s, "p") {
+		t.Error("a variable of the provider does not decide")
+	}
+	for auth, want := range map[string]bool{goodLogin: true, dueLogin: true, `{}`: false} {
+		s, _ := loginShop(t, "openai-codex", auth)
+		if got := offered(s, "openai-codex"); got != want {
+			t.Errorf("%s: %v", auth, got)
+		}
+	}
+	own, _ := loginShop(t, "needs-none", `{}`)
+	if !offered(own, "needs-none") {
+		t.Error("a provider that wants no key")
+	}
+}
