@@ -60,8 +60,8 @@ func files(scope string) string {
 // grep and grep share: i, w, E, F.
 func grep(flags, pattern, scope string) string {
 	s, p := within(scope), quote(pattern)
-	return fmt.Sprintf(`if %s; then git -c core.quotePath=false grep -nI%s --untracked -e %s -- %s %s; else grep -rnHI%s %s -e %s %s | sed 's|^\./||' | LC_ALL=C sort -t: -k1,1 -k2,2n; fi`,
-		inGit, flags, p, s, others, flags, noGrep, p, s)
+	return fmt.Sprintf(`if %s; then git -c core.quotePath=false grep -nI%s --untracked -e %s -- %s %s; else find %s %s -type f -exec grep -nH%s -e %s {} + | sed 's|^\./||' | LC_ALL=C sort -t: -k1,1 -k2,2n; fi`,
+		inGit, flags, p, s, others, s, noFind, flags, p)
 }
 
 // search is grep as a call, with bash or else with the grep tool.

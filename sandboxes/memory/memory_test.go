@@ -78,6 +78,7 @@ func TestTheShellAndItsUtilities(t *testing.T) {
 		{`cat f | wc -l`, "4\n"},
 		{`seq 5 | tail -n 2; seq 3 1 | wc -l; seq 3 -1 1 | head -n1`, "4\n5\n0\n3\n"},
 		{`mkdir -p a/b && echo x > a/b/y.go && find . -name '*.go' -type f`, "./a/b/y.go\n"},
+		{`mkdir -p v/x; touch v/x/no v/yes; find v \( -name x -o -name y \) -prune -o -type f -print; find v -type f ! -name no -exec echo {} +; rm -r v`, "v/yes\nv/yes\n"},
 		{`find a -type d | sort; find a -maxdepth 1 -mindepth 1`, "a\na/b\na/b\n"},
 		{`cp -r a c && mv c/b/y.go c/z && ls c; rm -r c; ls c 2>/dev/null; echo $?`, "b\nz\n2\n"},
 		{`echo 'one two' | sed 's/o\(n\)e/<\1&>/; s/two/2/'`, "<none> 2\n"},

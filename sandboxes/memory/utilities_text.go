@@ -582,7 +582,7 @@ func grep(p *process, args []string) int {
 			break
 		}
 	}
-	f, ok := p.flags(args, "ivnclqEFrRowxsHh", "eABCm")
+	f, ok := p.flags(args, "ivnclqEFrRowxsHhI", "eABCm")
 	if !ok {
 		return usage
 	}
