@@ -384,16 +384,18 @@ func (r *registry) newRecord(ctx context.Context, d sandboxes.Driver, c boxCall,
 	if err := checkSecrets(rec.Driver, rec.Config); err != nil {
 		return rec, err
 	}
-	_, err = insist(ctx, lookLimit, func(ctx context.Context) (any, error) { return nil, d.Available(ctx, r.available(rec, c.world)) }, nil)
-	if err != nil {
-		return rec, &messages.SandboxDriverRegistration{Driver: rec.Driver, Reason: (&cleaner{}).text(err.Error())}
+	if err := r.available(ctx, d, rec, c.world); err != nil {
+		return rec, &messages.SandboxDriverRegistration{Driver: rec.Driver, Reason: err.Error()}
 	}
 	return rec, nil
 }
 
-// available is what a driver is asked with, whether it works here.
-func (r *registry) available(rec messages.SandboxRecord, w *messages.World) sandboxes.Spec {
-	return sandboxes.Spec{Server: r.server, Project: rec.Project, Config: rec.Config, Lookup: lookupIn(w)}
+// available tells whether a driver works here with what a record says to it.
+func (r *registry) available(ctx context.Context, d sandboxes.Driver, rec messages.SandboxRecord, w *messages.World) error {
+	clean := &cleaner{}
+	spec := sandboxes.Spec{Server: r.server, Project: rec.Project, Config: rec.Config, Lookup: clean.through(lookupIn(w))}
+	_, err := insist(ctx, lookLimit, func(ctx context.Context) (any, error) { return nil, d.Available(ctx, spec) }, nil)
+	return clean.error(err)
 }
 
 func (r *registry) make(me *Self, m toMake) {
@@ -542,7 +544,7 @@ func (r *registry) listDrivers(me *Self, m listDrivers) {
 					var config json.RawMessage
 					if config, err = joinConfig(driverConfig(set, d.Name()), nil); err == nil {
 						rec := messages.SandboxRecord{Config: config, Project: dir}
-						_, err = insist(ctx, lookLimit, func(ctx context.Context) (any, error) { return nil, d.Available(ctx, r.available(rec, m.world)) }, nil)
+						err = r.available(ctx, d, rec, m.world)
 					}
 				}
 				works := err == nil

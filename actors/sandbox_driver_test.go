@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"codework/internal/settings"
 	"codework/messages"
 	"codework/sandboxes"
 )
@@ -519,9 +518,4 @@ func eventually(t testing.TB, what string, f func() bool) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-}
-
-// settingsSay are settings that name a driver.
-func settingsSay(s settings.Sandbox) func(string, *messages.World) (settings.Sandbox, error) {
-	return func(string, *messages.World) (settings.Sandbox, error) { return s, nil }
 }

@@ -37,6 +37,7 @@ import (
 	"codework/sandboxes/isolated"
 	"codework/sandboxes/local"
 	"codework/sandboxes/memory"
+	"codework/sandboxes/ssh"
 	"codework/sandboxes/supervisor"
 )
 
@@ -179,6 +180,7 @@ func drivers(p home.Paths, state string, log *slog.Logger) []sandboxes.Driver {
 		memory.New(memory.Options{Log: log}),
 		container.New(container.Options{Cache: filepath.Join(p.Home, "cache"), Log: log}),
 		isolated.New(isolated.Options{StateDir: state, Hide: hidden, Log: log}),
+		ssh.New(ssh.Options{Log: log}),
 	}
 }
 
