@@ -32,27 +32,33 @@
 //
 // At the level Landlock there are no namespaces: paths are held by Landlock
 // alone, sockets of the internet by the filter, the host's processes are seen
-// but, by kernels whose Landlock knows signals (6.12), not reached. Landlock cannot take a part out of what it has allowed, so
-// in the project's own folder nothing can be made, removed or renamed (below
-// its folders it can), and .git is read-only. Temporary files go to a folder
-// that TMPDIR names.
+// but, by kernels whose Landlock knows signals (6.12), not reached. Landlock
+// cannot take a part out of what it has allowed, so in the project's own folder
+// nothing can be made, removed or renamed (below its folders it can), and .git
+// is read-only. Temporary files go to a folder that TMPDIR names.
 //
 // At the level None nothing is confined, and commands only end with the sandbox.
 //
-// The driver fails closed: it uses the best level that works and available only when that is no less
-// than demanded, found out by building one; a sandbox that cannot be built as configured
-// is an error.
+// The driver fails closed. It uses the best level that works, found out by
+// building a sandbox, and is not available when that is less than demanded; a
+// sandbox that cannot be built as configured is an error.
 //
 // # Limits
 //
 // What is in the project is the command's to change, and what runs it outside
-// trusts it: build files, an editor's tasks, hooks of a repository that a
-// command makes in a folder of its own, or scripts that core.hooksPath names in
-// the project. A socket that a program of the host makes outside /run and /tmp
-// after the sandbox was attached can be reached by kernels whose Landlock does
-// not know sockets in the file system; with the host's network, abstract ones
-// by those older than 6.12. When a program of the host replaces a protected file
-// (git does, for its config) the protection goes with the old one: the sandbox
-// ends then, and the next use begins another. A limit on memory without a cgroup is
-// one of each process.
+// trusts it: build files, an editor's tasks, a repository that a command makes,
+// scripts that core.hooksPath names in the project, a rebase left half done.
+//
+// A socket that a program of the host makes outside /run and /tmp after the
+// sandbox was attached can be reached, unless the kernel's Landlock knows
+// sockets in the file system; with the host's network and a kernel older than
+// 6.12 abstract ones can.
+//
+// When a program of the host replaces a protected file (git does, for its
+// config) the protection goes with the old one. The sandbox ends then, moments
+// later, and the next use begins another.
+//
+// A limit on memory without a control group is one of each process. The limit
+// on processes counts threads, the sandbox's own included; when it is exhausted
+// the sandbox may end.
 package isolated

@@ -125,6 +125,17 @@ func TestSystemCallsAreRefused(t *testing.T) {
 	attackIn(t, newMount(t, newSandbox(t, newDriver(t), s.project, "")), s.project)
 }
 
+// TestNothingIsLeftToUndoTheWalls looks at what every command is started with.
+// For root the empty sets are what keeps the mounts as they are.
+func TestNothingIsLeftToUndoTheWalls(t *testing.T) {
+	s := newScene(t)
+	m := newMount(t, newSandbox(t, newDriver(t), s.project, ""))
+	r := run(t, m, "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status /proc/1/status | cut -d: -f3 | sort -u | tr -d '\\t'; ls /proc/self/fd | wc -l; ls -l /proc/1/fd | grep -c host")
+	if want := "0000000000000000\n1\n2\n4\n0\n"; r.out != want {
+		t.Errorf("%q, want %q", r.out, want)
+	}
+}
+
 // TestTheHostsNetworkOpensNothingElse runs the attacks in a sandbox that has
 // the host's network: sockets of programs there are no network.
 func TestTheHostsNetworkOpensNothingElse(t *testing.T) {

@@ -48,9 +48,9 @@ type Config struct {
 	Level       Level             `json:"level"` // the least that will do; "": the driver's
 }
 
-// The least that a sandbox needs for its own processes.
+// The least that a sandbox needs for its own processes, whose threads count too.
 const (
-	minProcesses = 32
+	minProcesses = 64
 	minOpenFiles = 64
 	minMemoryMiB = 64
 )

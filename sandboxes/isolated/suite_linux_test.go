@@ -14,6 +14,7 @@ import (
 
 // TestSuite runs what every driver must hold.
 func TestSuite(t *testing.T) {
+	t.Parallel() // mostly waits
 	d := newDriver(t)
 	var n atomic.Int32
 	open := func(t testing.TB, dir string) sandboxes.Sandbox {

@@ -3,6 +3,7 @@
 package isolated
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -162,5 +163,31 @@ func TestLevelNoneConfinesNothingAndEndsAll(t *testing.T) {
 	_, err := d.Create(bg, sandboxes.Spec{ID: "sbx_x", Project: s.project, Config: []byte(`{"level":"landlock"}`)})
 	if err == nil || !strings.Contains(err.Error(), `"landlock" is demanded`) {
 		t.Error(err)
+	}
+}
+
+// TestCancelledAttachLeavesNothing cancels at several moments.
+func TestCancelledAttachLeavesNothing(t *testing.T) {
+	s := newScene(t)
+	d := newDriver(t)
+	spec := sandboxes.Spec{ID: "sbx_c", Project: s.project}
+	for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(bg, after)
+		start := time.Now()
+		sb, err := d.Attach(ctx, spec, sandboxes.Resource{})
+		cancel()
+		if took := time.Since(start); took > limit {
+			t.Errorf("after %v: took %v", after, took)
+		}
+		if err == nil {
+			if err := sb.Close(bg); err != nil {
+				t.Error(err)
+			}
+		} else if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after %v: %v", after, err)
+		}
+	}
+	if left := processesLeft(); len(left) > 0 {
+		t.Error(left)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 // TestAsAnotherUser runs all tests again as a user who is not root.
 func TestAsAnotherUser(t *testing.T) {
+	t.Parallel() // mostly waits
 	if os.Getuid() != 0 {
 		t.Skip("not root already: the tests themselves run as a user")
 	}

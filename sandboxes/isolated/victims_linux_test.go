@@ -111,6 +111,7 @@ func allStill(t *testing.T, files []string) {
 
 // TestNothingOutlivesAKilledServer kills the process that holds the sandbox.
 func TestNothingOutlivesAKilledServer(t *testing.T) {
+	t.Parallel() // mostly waits
 	dir := t.TempDir()
 	args := []string{serverArg, filepath.Join(t.TempDir(), "state"), dir}
 	var files []string
@@ -149,6 +150,7 @@ func TestNothingOutlivesAKilledServer(t *testing.T) {
 
 // TestNothingOutlivesItsSandbox ends sandboxes with victims in them.
 func TestNothingOutlivesItsSandbox(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, end := range []struct {
 		name string
 		end  func(d *Driver, spec sandboxes.Spec, s *sandbox) error
