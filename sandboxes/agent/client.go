@@ -254,7 +254,7 @@ func (c *Client) handle(f frame) error {
 
 // cancel tells the inside that nobody waits for the call any more.
 func (c *Client) cancel(call *call) {
-	_ = c.link.send(context.Background(), frame{kindCancel, call.id, nil}) // ends with the link at the latest
+	_ = c.link.send(context.Background(), frame{kindCancel, call.id, nil}) // waits no longer than the link lives
 }
 
 // do makes a call: it sends the request and the content, if there is any, and
@@ -287,13 +287,17 @@ func (c *Client) do(ctx context.Context, req request, content []byte, take func(
 			_ = c.link.send(ctx, frame{kindEnd, call.id, nil})
 		}
 	}
-	return c.await(ctx, call, take)
+	patience := cancelPatience
+	if req.Op == opClose || req.Op == opUnmount {
+		patience = 0 // to wait for the end inside was what ctx was for
+	}
+	return c.await(ctx, call, take, patience)
 }
 
 // await hands on what comes until the answer.
-func (c *Client) await(ctx context.Context, call *call, take func(frame) error) (answer, error) {
+func (c *Client) await(ctx context.Context, call *call, take func(frame) error, patience time.Duration) (answer, error) {
 	ended := ctx.Done()
-	var patience <-chan time.Time
+	var over <-chan time.Time
 	for {
 		select {
 		case <-call.inbox.news:
@@ -325,10 +329,10 @@ func (c *Client) await(ctx context.Context, call *call, take func(frame) error) 
 			return answer{}, c.lostError()
 		case <-ended:
 			ended = nil
-			timer := time.NewTimer(cancelPatience)
+			timer := time.NewTimer(patience)
 			defer timer.Stop()
-			patience = timer.C
-		case <-patience:
+			over = timer.C
+		case <-over:
 			// It stays registered, since its answer may still come.
 			call.inbox.drop()
 			c.log.Warn("the sandbox does not end a call that was given up")

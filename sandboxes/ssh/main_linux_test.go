@@ -423,6 +423,12 @@ func (r *relay) cut() {
 	r.conns = nil
 }
 
+func (r *relay) connections() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count
+}
+
 func (r *relay) freeze(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,11 +9,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
 	"codework/sandboxes"
+	"codework/sandboxes/agent"
 	"codework/sandboxes/internal/filelock"
 	"codework/sandboxes/local"
 )
@@ -25,15 +28,17 @@ const maxConnections = 8
 // plain is a sandbox on a host where our runner does not work: files over sftp,
 // and a channel for each command.
 type plain struct {
-	id     string
-	dial   func(context.Context) (*ssh.Client, error)
-	means  means
-	files  *sftp.Client
-	locks  filelock.Table
-	slots  chan struct{} // one token per running command
-	lost   chan struct{}
-	gone   context.Context // ends with Close, and with the connection
-	finish context.CancelFunc
+	id      string
+	dial    func(context.Context) (*ssh.Client, error)
+	means   means
+	files   *sftp.Client
+	locks   filelock.Table
+	slots   chan struct{} // one token per running command
+	lost    chan struct{}
+	dialing chan struct{}   // holds one; who has put it in makes a connection
+	gone    context.Context // ends with Close, and with the connection
+	closed  atomic.Bool
+	finish  context.CancelFunc
 
 	mu     sync.Mutex // guards the following
 	hosts  []*host    // the first one carries the files
@@ -100,7 +105,7 @@ func (h *host) startPlain(ctx context.Context, f facts, id string, dial func(con
 	if err != nil {
 		return nil, err
 	}
-	p := &plain{id: id, dial: dial, means: m, slots: make(chan struct{}, local.MaxCommands), lost: make(chan struct{}),
+	p := &plain{id: id, dial: dial, means: m, slots: make(chan struct{}, local.MaxCommands), lost: make(chan struct{}), dialing: make(chan struct{}, 1),
 		hosts: []*host{h}, mounts: make(map[*plainMount]struct{})}
 	s, err := h.session(ctx)
 	if err != nil {
@@ -128,8 +133,8 @@ func (h *host) startPlain(ctx context.Context, f facts, id string, dial func(con
 	p.gone, p.finish = context.WithCancel(context.Background())
 	go func() {
 		_ = h.client.Wait()
+		close(p.lost) // first: it is the reason of what ends
 		p.finish()
-		close(p.lost)
 	}()
 	return p, nil
 }
@@ -139,6 +144,7 @@ func (p *plain) Lost() <-chan struct{} { return p.lost }
 
 // session opens a channel on a connection that has room, or on a new one.
 func (p *plain) session(ctx context.Context) (*ssh.Session, error) {
+	deadline := time.Now().Add(sessionPatience)
 	for {
 		p.mu.Lock()
 		hosts := slices.Clone(p.hosts)
@@ -149,8 +155,10 @@ func (p *plain) session(ctx context.Context) (*ssh.Session, error) {
 			switch {
 			case err == nil:
 				return s, nil
-			case ctx.Err() != nil || i == 0 && !errors.As(err, &full):
-				return nil, err
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
+			case i == 0 && !errors.As(err, &full):
+				return nil, p.cut(err)
 			case !errors.As(err, &full): // an extra one that was lost
 				p.mu.Lock()
 				p.hosts = slices.DeleteFunc(p.hosts, func(o *host) bool { return o == h })
@@ -158,22 +166,59 @@ func (p *plain) session(ctx context.Context) (*ssh.Session, error) {
 			}
 		}
 		if len(hosts) < maxConnections {
-			client, err := p.dial(ctx)
-			if err != nil {
+			if err := p.another(ctx, len(hosts)); err == nil {
+				continue
+			} else if p.gone.Err() != nil || time.Now().After(deadline) {
 				return nil, err
 			}
-			p.mu.Lock()
-			p.hosts = append(p.hosts, &host{client: client})
-			p.mu.Unlock()
-			if p.gone.Err() != nil { // Close may have looked just before
-				client.Close()
-				return nil, sandboxes.ErrClosed
-			}
-			continue
 		}
 		if err := pause(ctx, sessionPause); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// another makes one more connection than the given number, unless there is one
+// by now. Only one is made at a time: a host takes many at once for an attack.
+func (p *plain) another(ctx context.Context, than int) error {
+	select {
+	case p.dialing <- struct{}{}:
+		defer func() { <-p.dialing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	have := len(p.hosts)
+	p.mu.Unlock()
+	if have > than {
+		return nil
+	}
+	client, err := p.dial(ctx)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.hosts = append(p.hosts, &host{client: client})
+	p.mu.Unlock()
+	if p.gone.Err() != nil { // Close may have looked just before
+		client.Close()
+		return p.endError()
+	}
+	return nil
+}
+
+// lostPatience is how long the end of a connection may take to be seen when
+// something on it has ended.
+const lostPatience = 250 * time.Millisecond
+
+// cut is why something on the first connection ended: err, unless the
+// connection itself did.
+func (p *plain) cut(err error) error {
+	select {
+	case <-p.lost:
+		return agent.ErrLost
+	case <-time.After(lostPatience):
+		return err
 	}
 }
 
@@ -228,6 +273,7 @@ func (p *plain) do(ctx context.Context, what func() error) error {
 
 // Close ends what was started and the connections.
 func (p *plain) Close(ctx context.Context) error {
+	p.closed.Store(true)
 	p.mu.Lock()
 	var all []*plainMount
 	for m := range p.mounts {

@@ -51,12 +51,10 @@ type plainMount struct {
 
 // endError is why nothing works any more.
 func (p *plain) endError() error {
-	select {
-	case <-p.lost:
+	if !p.closed.Load() && isLost(p) {
 		return agent.ErrLost
-	default:
-		return sandboxes.ErrClosed
 	}
+	return sandboxes.ErrClosed
 }
 
 func (m *plainMount) Dir() string     { return m.dir }

@@ -96,6 +96,8 @@ wait "$w"
 const startScript = `if test -z "$1"; then echo ": not found" >&2; exit 127; fi
 exec "$@"`
 
+var errScript = errors.New("the script that ran it was killed, or never began")
+
 // job is a command that was started, until nothing of it runs.
 type job struct {
 	session *ssh.Session
@@ -298,7 +300,7 @@ func (m *plainMount) run(ctx context.Context, c sandboxes.Command, line, token s
 		return exit, &sandboxes.ShellError{Reason: "working directory " + c.Dir, Err: syscall.EACCES}
 	case exit.Code < 0:
 		j.kill()
-		return exit, agent.ErrLost
+		return exit, &sandboxes.ShellError{Reason: "command lost", Err: m.plain.cut(errScript)}
 	}
 	if exit.Background = left == "left"; !exit.Background {
 		j.release()
