@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -48,13 +47,7 @@ const acpxVersion = "0.19.1"
 // loading them again for each prompt, and cancels.
 func TestEditorPassesAcpx(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("CODEWORK_SKIP_CLIENTS") == "1" {
-		t.Skip("NOT TESTED: acpx, because CODEWORK_SKIP_CLIENTS=1")
-	}
-	npm, err := exec.LookPath("npm")
-	if err != nil {
-		t.Fatalf("npm is needed for acpx (CODEWORK_SKIP_CLIENTS=1 leaves it out): %v", err)
-	}
+	npm := npm(t)
 	w := newEditorWorld(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), clientLimit)
 	defer cancel()

@@ -8,30 +8,37 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"codework/integration/peer"
 )
 
 // clientLimit bounds fetching a client's packages, and its run.
 const clientLimit = 3 * time.Minute
 
+// npm is the peer that clients from npm need, with the program's path.
+func npm(t *testing.T) string {
+	t.Helper()
+	peer.Wanted(t, "NPM")
+	program, err := exec.LookPath("npm")
+	if err != nil {
+		peer.Missing(t, "NPM", err, "install Node.js with npm")
+	}
+	return program
+}
+
 // clientFolder copies a third-party client to a folder of the test's own and
-// installs what it needs. Without the folder or without npm the test fails:
-// a client that was never tried must not look like one that works.
+// installs what it needs.
 func clientFolder(t *testing.T, name string) string {
 	t.Helper()
-	if os.Getenv("CODEWORK_SKIP_CLIENTS") == "1" {
-		t.Skipf("NOT TESTED: the client %s, because CODEWORK_SKIP_CLIENTS=1", name)
-	}
+	npm := npm(t)
+	peer.Wanted(t, "CLIENTS")
 	shared := os.Getenv("CODEWORK_SHARED")
 	if shared == "" {
 		shared = filepath.Join("..", "..", "shared")
 	}
 	from := filepath.Join(shared, "clients", name)
 	if _, err := os.Stat(filepath.Join(from, "package.json")); err != nil {
-		t.Fatalf("the client %s is not there (CODEWORK_SHARED names the folder that holds clients/, CODEWORK_SKIP_CLIENTS=1 leaves it out): %v", name, err)
-	}
-	npm, err := exec.LookPath("npm")
-	if err != nil {
-		t.Fatalf("npm is needed for the client %s (CODEWORK_SKIP_CLIENTS=1 leaves it out): %v", name, err)
+		peer.Missing(t, "CLIENTS", err, "name the folder that holds clients/ in CODEWORK_SHARED")
 	}
 	to := filepath.Join(t.TempDir(), name)
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {

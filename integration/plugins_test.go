@@ -91,13 +91,7 @@ const npmLimit = 5 * time.Minute
 // with what an entry says of them.
 func TestPublishedServersWork(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("CODEWORK_SKIP_CLIENTS") == "1" {
-		t.Skip("NOT TESTED: MCP servers from npm, because CODEWORK_SKIP_CLIENTS=1")
-	}
-	npm, err := exec.LookPath("npm")
-	if err != nil {
-		t.Fatalf("npm is needed for published servers (CODEWORK_SKIP_CLIENTS=1 leaves them out): %v", err)
-	}
+	npm := npm(t)
 	servers := t.TempDir()
 	for _, name := range []string{"package.json", "package-lock.json"} {
 		b, err := os.ReadFile(filepath.Join("testdata", "npm", name))

@@ -20,12 +20,12 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"codework/integration/peer"
 	"codework/sandboxes"
 )
 
-// skipVariable, set to a reason, says that this environment has no engine that
-// could work. Without it a missing engine fails the tests.
-const skipVariable = "CODEWORK_TEST_SKIP_CONTAINER"
+// peerName is what the environment calls the engine.
+const peerName = "CONTAINER"
 
 // podman is the engine of the tests, started with the first of them.
 var podman struct {
@@ -77,16 +77,13 @@ func endMonitors(dir string) {
 	}
 }
 
-// engineFor returns the tests' engine, or skips where the environment says why
-// there is none.
+// engineFor returns the tests' engine, which is started with the first of them.
 func engineFor(t testing.TB) (socket, bin string) {
 	t.Helper()
-	if reason := os.Getenv(skipVariable); reason != "" {
-		t.Skip("no container engine here: " + reason)
-	}
+	peer.Wanted(t, peerName)
 	podman.once.Do(func() { podman.err = startPodman() })
 	if podman.err != nil {
-		t.Fatalf("%v\nInstall podman and runc, or say in %s why this machine cannot have them.", podman.err, skipVariable)
+		peer.Missing(t, peerName, podman.err, "install podman, runc and busybox-static")
 	}
 	return podman.socket, podman.bin
 }
