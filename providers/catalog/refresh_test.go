@@ -274,7 +274,7 @@ func TestARefreshThatFailsLeavesTheFileAsItWas(t *testing.T) {
 		})
 	}
 	s := newSite(t)
-	s.set(func() { s.answer = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 403) } })
+	s.set(func() { s.answer = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) } })
 	withKey := strings.Replace(s.URL, "http://", "http://user:secret-word@", 1)
 	if _, err := inHome(t).Refresh(t.Context(), Remote{URL: withKey}); err == nil || strings.Contains(err.Error(), "secret-word") {
 		t.Errorf("%v", err)
