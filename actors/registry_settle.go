@@ -2,7 +2,9 @@ package actors
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 
 	"codework/messages"
 	"codework/sandboxes"
@@ -36,10 +38,15 @@ func (r *registry) settle(ctx context.Context, me *Self, driver string, records 
 	d := r.drivers[driver]
 	swept := false
 	if sweeper, ok := d.(sandboxes.Sweeper); ok {
-		_, err := insist(ctx, stopLimit, func(ctx context.Context) (any, error) { return nil, sweeper.Sweep(ctx, r.server) }, nil)
-		swept = err == nil
-		if err != nil {
-			me.Log().Warn("what an earlier process left in sandboxes may still run", "driver", driver, "err", (&cleaner{}).text(err.Error()))
+		swept = true
+		for _, config := range configsOf(records) {
+			clean := &cleaner{}
+			spec := sandboxes.Spec{Server: r.server, Config: config, Lookup: clean.through(lookupIn(nil))}
+			_, err := insist(ctx, stopLimit, func(ctx context.Context) (any, error) { return nil, sweeper.Sweep(ctx, spec) }, nil)
+			if err != nil {
+				swept = false
+				me.Log().Warn("what an earlier process left in sandboxes may still run", "driver", driver, "err", clean.text(err.Error()))
+			}
 		}
 	}
 	for _, rec := range records {
@@ -53,6 +60,17 @@ func (r *registry) settle(ctx context.Context, me *Self, driver string, records 
 			me.Log().Warn("status of a sandbox cannot be recorded", "sandbox", rec.ID, "err", err)
 		}
 	}
+}
+
+// configsOf are the configurations of records, each once.
+func configsOf(records []messages.SandboxRecord) []json.RawMessage {
+	var out []json.RawMessage
+	for _, rec := range records {
+		if !slices.ContainsFunc(out, func(c json.RawMessage) bool { return sameConfig(c, rec.Config) }) {
+			out = append(out, rec.Config)
+		}
+	}
+	return out
 }
 
 // afterCrash is what a sandbox is that an older process left.

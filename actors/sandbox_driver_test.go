@@ -220,10 +220,10 @@ func (d *playedDriver) Resolve(ctx context.Context, spec sandboxes.Spec, id stri
 	return sandboxes.Resource{ID: id, Status: messages.SandboxOnline, Dir: "/theirs"}, err
 }
 
-func (d *playedDriver) Sweep(ctx context.Context, server string) error {
-	return d.step(ctx, "sweep", sandboxes.Spec{}, func() error {
+func (d *playedDriver) Sweep(ctx context.Context, spec sandboxes.Spec) error {
+	return d.step(ctx, "sweep", spec, func() error {
 		for _, r := range d.resources {
-			if r.server == server {
+			if r.server == spec.Server {
 				r.status = messages.SandboxOffline
 			}
 		}

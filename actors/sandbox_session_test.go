@@ -641,3 +641,32 @@ func TestConfigurationsAreLaidOverEachOther(t *testing.T) {
 		}
 	}
 }
+
+func TestLeftOversAreLookedForWhereTheirConfigurationsSay(t *testing.T) {
+	far := newPlayedDriver("far", messages.KindRemote)
+	var asked []string
+	far.at("sweep", func(_ context.Context, spec sandboxes.Spec) error {
+		asked = append(asked, spec.Server+" "+string(spec.Config))
+		return nil
+	})
+	b := &boxRig{t: t, d: far}
+	var first messages.SandboxRecord
+	b.rig = newRigWith(t, func(c *Config) {
+		for _, config := range []string{`{"image":"a"}`, `{"image":"b"}`, `{"image":"a"}`} {
+			rec := messages.SandboxRecord{ID: messages.NewSandboxID(), Driver: "far", Kind: messages.KindRemote, Ownership: "managed",
+				Status: messages.SandboxProvisioning, Config: json.RawMessage(config), CreatedAt: 1}
+			if err := c.Store.SwapSandbox(t.Context(), rec); err != nil {
+				t.Fatal(err)
+			}
+			first = rec
+		}
+		c.Drivers, c.Server = []sandboxes.Driver{far}, "server-1"
+	})
+	if _, err := b.mount(first.ID, "ses_1"); tag(err) != "SandboxUnavailError" {
+		t.Errorf("a mount of one that was never made: %v", err)
+	}
+	slices.Sort(asked)
+	if want := []string{`server-1 {"image":"a"}`, `server-1 {"image":"b"}`}; !slices.Equal(asked, want) {
+		t.Errorf("looked for with %q", asked)
+	}
+}

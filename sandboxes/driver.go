@@ -76,10 +76,11 @@ type Destroyer interface {
 }
 
 // Sweeper is a driver whose sandboxes may outlive the process that made them.
-// Sweep stops those that carry the server's id, and touches no others. It is
-// called once, before anything is attached.
+// Sweep stops those that carry the server's id, and touches no others. The spec
+// has no sandbox; its configuration, which one of those had that were left, says
+// where to look. It is called once for each, before anything is attached.
 type Sweeper interface {
-	Sweep(ctx context.Context, server string) error
+	Sweep(ctx context.Context, spec Spec) error
 }
 
 // Spec is for which sandbox a driver is asked. The same one comes with every

@@ -299,7 +299,7 @@ func TestSweepStopsWhatThisServerLeftAndNothingElse(t *testing.T) {
 	mine, other := specFor(t, "mine", t.TempDir(), ""), specFor(t, "others", t.TempDir(), "")
 	mine.Server, other.Server = "crashed", "living"
 	a, b := create(t, d, mine), create(t, d, other)
-	if err := d.Sweep(ctxb, "crashed"); err != nil {
+	if err := d.Sweep(ctxb, sandboxes.Spec{Server: "crashed", Config: mine.Config, Lookup: mine.Lookup}); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := d.Inspect(ctxb, mine, a); s != messages.SandboxOffline {

@@ -303,11 +303,16 @@ func (d *Driver) Destroy(ctx context.Context, spec sandboxes.Spec, r sandboxes.R
 
 // Sweep stops the containers that an earlier process of this server left
 // running. Without an engine there is nothing to sweep.
-func (d *Driver) Sweep(ctx context.Context, server string) error {
-	e, err := d.engine(ctx, sandboxes.Spec{Lookup: os.LookupEnv}, Config{})
+func (d *Driver) Sweep(ctx context.Context, spec sandboxes.Spec) error {
+	c, err := sandboxes.ReadConfig[Config](spec.Config)
+	if err != nil {
+		return err
+	}
+	e, err := d.engine(ctx, spec, c)
 	if err != nil {
 		return nil // no engine, no containers
 	}
+	server := spec.Server
 	list, err := e.ContainerList(ctx, client.ContainerListOptions{
 		Filters: client.Filters{}.Add("label", labelManaged+"=true", labelServer+"="+server).Add("status", "running"),
 	})

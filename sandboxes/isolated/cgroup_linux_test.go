@@ -52,11 +52,11 @@ func TestGroupHoldsTheSandboxAndEndsWithIt(t *testing.T) {
 		t.Error("a command changed groups")
 	}
 	// A server's groups are not another's to sweep.
-	if err := d.Sweep(bg, "srv"); err != nil {
+	if err := d.Sweep(bg, sandboxes.Spec{Server: "srv"}); err != nil {
 		t.Error(err)
 	}
 	run(t, m, "true")
-	if err := d.Sweep(bg, "srv_test"); err != nil {
+	if err := d.Sweep(bg, sandboxes.Spec{Server: "srv_test"}); err != nil {
 		t.Error(err)
 	}
 	<-sb.(sandboxes.Lost).Lost()

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 
@@ -62,8 +61,8 @@ func (d *Driver) settle(ctx context.Context, spec sandboxes.Spec) (Config, Level
 	if err := cfg.check(); err != nil {
 		return cfg, None, err
 	}
-	if !plainID.MatchString(spec.ID) {
-		return cfg, None, fmt.Errorf("sandbox id %q is no file name", spec.ID)
+	if !plainID(spec.ID) {
+		return cfg, None, badID(spec.ID)
 	}
 	demanded := cfg.Level
 	if demanded == "" {
@@ -73,13 +72,28 @@ func (d *Driver) settle(ctx context.Context, spec sandboxes.Spec) (Config, Level
 	return cfg, level, err
 }
 
-// plainID is what the id of a sandbox looks like.
-var plainID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+// maxID bounds the id of a sandbox, which names a folder.
+const maxID = 128
+
+// plainID tells whether an id can be the name of a folder, and a part of one.
+func plainID(id string) bool {
+	for _, c := range []byte(id) {
+		if c != '_' && c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return id != "" && len(id) <= maxID
+}
+
+func badID(id string) error { return fmt.Errorf("sandbox id %.200q cannot name a folder", id) }
 
 // dirOf is the sandbox's folder on this machine.
 func (d *Driver) dirOf(spec sandboxes.Spec) string {
 	return filepath.Join(d.opt.StateDir, spec.ID)
 }
+
+// tmpOf is where temporary files go at the levels without mounts.
+func (d *Driver) tmpOf(spec sandboxes.Spec) string { return filepath.Join(d.dirOf(spec), "tmp") }
 
 // plan decides what the sandbox looks like, and makes what it needs on disk.
 // The variables are those that every command gets.
@@ -168,7 +182,7 @@ func resolvers(internet bool) []string {
 
 // byPaths adds what the level without mounts needs.
 func (d *Driver) byPaths(spec sandboxes.Spec, p *plan, vars map[string]string) error {
-	tmp := filepath.Join(d.dirOf(spec), "tmp")
+	tmp := d.tmpOf(spec)
 	state := filepath.Join(tmp, "agent")
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return fmt.Errorf("make scratch: %w", err)
@@ -300,13 +314,16 @@ func (d *Driver) group(spec sandboxes.Spec, cfg *Config) (*group, error) {
 
 // Sweep ends what an earlier life of the server left in control groups. Usually
 // there is nothing: sandboxes end with the connection to who made them.
-func (d *Driver) Sweep(ctx context.Context, server string) error {
+func (d *Driver) Sweep(ctx context.Context, spec sandboxes.Spec) error {
 	d.probe(ctx)
-	return d.findGroups().sweep(server)
+	return d.findGroups().sweep(spec.Server)
 }
 
 // Stop ends what is attached to the sandbox. The project and the caches stay.
 func (d *Driver) Stop(ctx context.Context, spec sandboxes.Spec, _ sandboxes.Resource) error {
+	if !plainID(spec.ID) {
+		return badID(spec.ID)
+	}
 	d.mu.Lock()
 	var of []*sandbox
 	for s := range d.live {
@@ -319,7 +336,8 @@ func (d *Driver) Stop(ctx context.Context, spec sandboxes.Spec, _ sandboxes.Reso
 	for _, s := range of {
 		errs = append(errs, s.Close(ctx))
 	}
-	return errors.Join(errs...)
+	// Temporary files outside memory, where there are no mounts.
+	return errors.Join(append(errs, removeAll(d.tmpOf(spec)))...)
 }
 
 // Wake checks that the sandbox can be attached again.
@@ -330,9 +348,6 @@ func (d *Driver) Wake(ctx context.Context, spec sandboxes.Spec, _ sandboxes.Reso
 
 // Destroy removes the sandbox's caches. The project is the user's and stays.
 func (d *Driver) Destroy(ctx context.Context, spec sandboxes.Spec, r sandboxes.Resource) error {
-	if !plainID.MatchString(spec.ID) {
-		return fmt.Errorf("sandbox id %q is no file name", spec.ID)
-	}
 	if err := d.Stop(ctx, spec, r); err != nil {
 		return err
 	}
