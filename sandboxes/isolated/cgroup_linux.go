@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -89,13 +88,9 @@ type group struct {
 	dir string
 }
 
-// plainServer is what the id of a server looks like that is put into a name;
-// the dot ends it there.
-var plainServer = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
-
-// groupsOf begins the names of a server's groups.
+// groupsOf begins the names of a server's groups; the dot is in no id.
 func groupsOf(server string) string {
-	if !plainServer.MatchString(server) {
+	if !plainID(server) {
 		server = "unnamed"
 	}
 	return groupPrefix + server + "."

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"codework/sandboxes"
@@ -52,7 +53,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 			}
 		})
 	}
-	for _, id := range []string{"", ".", "..", "a/b", "a\nb"} {
+	for _, id := range []string{"", ".", "..", "a/b", "a\nb", strings.Repeat("a", 129)} {
 		if _, err := d.Create(bg, sandboxes.Spec{ID: id, Project: s.project}); err == nil {
 			t.Errorf("id %q was taken", id)
 		}

@@ -3,6 +3,7 @@ package isolated
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 
 	"codework/messages"
 	"codework/sandboxes"
@@ -105,6 +106,11 @@ func New(opt Options) *Driver {
 	}
 	if opt.Level == "" {
 		opt.Level = Full
+	}
+	if opt.StateDir != "" {
+		if dir, err := filepath.Abs(opt.StateDir); err == nil {
+			opt.StateDir = dir
+		}
 	}
 	return &Driver{opt: opt}
 }

@@ -4,6 +4,7 @@ package isolated
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -107,8 +108,8 @@ func (d *Driver) try(ctx context.Context, level Level) error {
 		return fmt.Errorf("make folder to try in: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	spec := sandboxes.Spec{ID: "probe", Project: dir}
-	defer os.RemoveAll(d.dirOf(spec))
+	spec := sandboxes.Spec{ID: "probe-" + rand.Text(), Project: dir}
+	defer removeAll(d.dirOf(spec))
 	p, _, err := d.plan(spec, Config{}, level, nil)
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ var victims = []string{
 	`env -i PATH="$PATH" F="$F" setsid sh -c '` + beat + `' &`,
 	`printf '%s\n' 'echo >> "$F"; setsid sh "$0" & exit' > "$F.sh"; setsid sh "$F.sh" &`,
 	// Adopted by process 1: all between have been killed.
-	`setsid sh -c 'trap "" TERM; ` + beat + `' & sleep 0.2; read -r _ _ _ up _ < /proc/$PPID/stat; kill -9 $up $PPID`,
+	`setsid sh -c 'trap "" TERM; ` + beat + `' & while [ ! -s "$F" ]; do sleep 0.02; done; read -r _ _ _ up _ < /proc/$PPID/stat; kill -9 $up $PPID`,
 }
 
 // limit is within what everything must have ended.
