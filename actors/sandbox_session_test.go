@@ -670,3 +670,47 @@ func TestLeftOversAreLookedForWhereTheirConfigurationsSay(t *testing.T) {
 		t.Errorf("looked for with %q", asked)
 	}
 }
+
+func TestASessionWhoseSandboxIsLostDoesNotLookLikeOneOnTheHost(t *testing.T) {
+	b := newBoxRig(t)
+	info, err := b.session(messages.CreateSession{Sandbox: &messages.SandboxRef{Driver: "far"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.DropSandbox(b.ctx, info.Sandbox.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.down()
+	b.boot()
+	v, err := b.to(info.ID, messages.GetSession{SessionID: info.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := v.(messages.SessionInfo).Sandbox; s == nil || s.ID != info.Sandbox.ID || s.Status != messages.SandboxUnavail {
+		t.Errorf("it shows %+v", s)
+	}
+	b.prompt(info.ID, "go", messages.Steer)
+	if d := b.events.until(t, info.ID, messages.EventExecutionFailed, 1); d.Error.Type != messages.FailSandboxMount {
+		t.Errorf("a prompt fails with %+v", d.Error)
+	}
+}
+
+func TestSessionsAndSandboxesOutliveTheProcess(t *testing.T) {
+	b := newBoxRig(t)
+	info, err := b.session(messages.CreateSession{Sandbox: &messages.SandboxRef{Driver: "far"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.system.StopSandboxes(b.ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.down()
+	b.boot()
+	if v, err := b.to(info.ID, messages.GetSession{SessionID: info.ID}); err != nil || v.(messages.SessionInfo).Sandbox.Status != messages.SandboxOffline {
+		t.Errorf("it shows %+v, %v", v, err)
+	}
+	b.prompt(info.ID, "go", messages.Steer)
+	b.model.next(t).answer("here")
+	b.wait(info.ID)
+	b.is(info.Sandbox.ID, messages.SandboxOnline)
+}

@@ -91,14 +91,15 @@ func (s *shelf) infos() []messages.SandboxInfo {
 	return out
 }
 
-// info is a session's sandbox as clients are told of it; nil on the host.
+// info is a session's sandbox as clients are told of it; nil on the host. One
+// whose record is lost must not look like the host.
 func (s *shelf) info(id string) *messages.SandboxInfo {
 	if messages.IsHost(id) {
 		return nil
 	}
 	r, ok := s.get(id)
 	if !ok {
-		return nil
+		r = messages.SandboxRecord{ID: id, Driver: "unknown", Kind: messages.KindRemote, Ownership: messages.SandboxManaged, Status: messages.SandboxUnavail}
 	}
 	i := r.Info(s.count(id))
 	return &i

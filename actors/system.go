@@ -52,6 +52,13 @@ func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*S
 	s := &System{rt: rt, config: config, identity: id, started: time.Now(), takeover: make(chan struct{}), log: log}
 	deps := registryDeps{store: config.Store, shelf: newShelf(s.started), local: config.Local, drivers: drivers, server: config.Server,
 		settings: config.sandboxSettings(), idle: idleConnection}
+	// Sessions show their sandboxes from the first moment on. That the records
+	// cannot be read is the registry's to tell.
+	if records, err := config.Store.Sandboxes(ctx); err == nil {
+		for _, rec := range records {
+			deps.shelf.put(rec)
+		}
+	}
 	if config.idleConnection > 0 {
 		deps.idle = config.idleConnection
 	}
