@@ -5,6 +5,7 @@ import (
 
 	"codework/internal/prompt"
 	"codework/internal/settings"
+	"codework/internal/skills"
 	"codework/internal/tools"
 	"codework/messages"
 	extension "codework/protocol/plugin"
@@ -80,6 +81,18 @@ func (w *Workshop) compose(ctx context.Context, ex *Exchange, q ExchangeQuery, l
 		if found.Text != "" {
 			parts.ProjectContext = append(parts.ProjectContext, found.Text)
 		}
+	}
+	home := ""
+	if w.onThisDisk(q.Session.SandboxID) {
+		home = w.Home // elsewhere its files cannot be read
+	}
+	known, warnings, err := skills.Find(ctx, mount, home)
+	if err != nil {
+		return err
+	}
+	ex.Notices = append(ex.Notices, warnings...)
+	if text := skills.Section(known); text != "" {
+		parts.Skills = append(parts.Skills, text)
 	}
 	if q.Session.AppendSystemPrompt != "" {
 		parts.Addendum = append(parts.Addendum, q.Session.AppendSystemPrompt)
