@@ -121,9 +121,8 @@ func (w *Workshop) readPlugins(q ExchangeQuery, set *settings.Settings, lookup c
 	kept := l.programs[:0]
 	for _, p := range l.programs {
 		c := l.config(p)
-		// What has no id yet can only be asked.
-		if p.ID != "" && !p.Unnamed && !c.enabled || p.Enabled != nil && !*p.Enabled {
-			continue
+		if !c.enabled {
+			continue // what has no id yet is asked for it, and may still be off
 		}
 		if p.Options = c.options; len(p.Options) > 0 && !p.Module {
 			p.Env = maps.Clone(p.Env)
