@@ -64,11 +64,7 @@ func (d *Driver) settle(ctx context.Context, spec sandboxes.Spec) (Config, Level
 	if !plainID(spec.ID) {
 		return cfg, None, badID(spec.ID)
 	}
-	demanded := cfg.Level
-	if demanded == "" {
-		demanded = d.opt.Level
-	}
-	level, err := d.reach(ctx, demanded)
+	level, err := d.reach(ctx, d.demanded(&cfg))
 	return cfg, level, err
 }
 

@@ -43,12 +43,19 @@ func (d *Driver) Available(ctx context.Context, spec sandboxes.Spec) error {
 	if err != nil {
 		return err
 	}
-	demanded := cfg.Level
-	if demanded == "" {
-		demanded = d.opt.Level
+	if err := cfg.check(); err != nil {
+		return err
 	}
-	_, err = d.reach(ctx, demanded)
+	_, err = d.reach(ctx, d.demanded(&cfg))
 	return err
+}
+
+// demanded is the least level that will do.
+func (d *Driver) demanded(c *Config) Level {
+	if c.Level != "" {
+		return c.Level
+	}
+	return d.opt.Level
 }
 
 // Level is the best that works here, found out by trying.

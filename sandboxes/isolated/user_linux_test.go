@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"codework/integration/peer"
 )
 
 // TestAsAnotherUser runs all tests again as a user who is not root.
@@ -17,6 +19,7 @@ func TestAsAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("not root already: the tests themselves run as a user")
 	}
+	newDriver(t) // where root cannot, nobody can
 	const nobody = 65534
 	dir, err := os.MkdirTemp("/var/lib", "isolated-user-")
 	if err != nil {
@@ -40,7 +43,7 @@ func TestAsAnotherUser(t *testing.T) {
 		cmd.Args = append(cmd.Args, "-test.short")
 	}
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "HOME=" + dir, baseVar + "=" + dir}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "HOME=" + dir, baseVar + "=" + dir, peer.Full + "=1"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PASS: TestSystemCallsAreRefused") {
