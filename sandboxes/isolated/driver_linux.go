@@ -121,6 +121,10 @@ func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level, g *groups) (
 	}
 	roots = topmost(roots)
 	for _, root := range roots {
+		// In a larger writable folder it could be moved away as a whole.
+		if rest, ok := within(project, root); ok && rest != "" {
+			pinned.keep = append(chain(root, rest), pinned.keep...)
+		}
 		if root == project {
 			continue
 		}
@@ -164,6 +168,16 @@ func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level, g *groups) (
 		return p, vars, nil
 	}
 	return p, vars, d.byPaths(spec, p, vars)
+}
+
+// chain lists the folders from one to what lies below it, without the first.
+func chain(dir, rest string) []string {
+	var out []string
+	for part := range strings.SplitSeq(strings.TrimPrefix(rest, "/"), "/") {
+		dir += "/" + part
+		out = append(out, dir)
+	}
+	return out
 }
 
 // resolvers are the files about names of a machine's network that lie in a

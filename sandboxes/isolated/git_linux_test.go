@@ -247,3 +247,22 @@ func TestChecksBeforeEachCommand(t *testing.T) {
 	}
 	<-sb.Lost()
 }
+
+// TestProjectInAWritableFolderStaysInPlace has a setting make the folders above
+// the project writable.
+func TestProjectInAWritableFolderStaysInPlace(t *testing.T) {
+	s := newScene(t)
+	git(t, s.project, "init", "-q")
+	m := newMount(t, newSandbox(t, newDriver(t), s.project, `{"write":["`+s.home+`"]}`))
+	for _, script := range []string{
+		"ren ../project ../p2", "ren ../../src ../../s2", "ren .git .g", "touch .git/hooks/x", "echo x > .codework/x",
+		"touch " + s.project + "/.git/hooks/x",
+	} {
+		if r := run(t, m, rename+script); r.Code == 0 {
+			t.Errorf("%s: worked", script)
+		}
+	}
+	if r := run(t, m, "touch ../new ../../new file && "+commit); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -25,8 +25,11 @@ func identify(path string) (identity, error) {
 	return identity{uint64(st.Dev), st.Ino}, nil
 }
 
-// pinned are the protected files and folders of a plan, as they are.
+// pinned are the files and folders that mounts protect, as they are.
 func (p *plan) pinned() (map[string]identity, error) {
+	if p.Level != Full {
+		return nil, nil
+	}
 	out := make(map[string]identity, len(p.Keep)+len(p.ReadOnly))
 	for _, list := range [][]string{p.Keep, p.ReadOnly} {
 		for _, path := range list {
