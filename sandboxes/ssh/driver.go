@@ -144,7 +144,13 @@ func (d *Driver) visit(ctx context.Context, c Config, at address, do func(*host)
 		return err
 	}
 	defer client.Close()
-	return do(&host{client: client})
+	// Whatever waits for a host that does not answer ends with its connection.
+	stop := context.AfterFunc(ctx, func() { client.Close() })
+	err = do(&host{client: client})
+	if !stop() && err != nil {
+		err = ctx.Err()
+	}
+	return err
 }
 
 // reach reads the configuration and the address of a sandbox that exists. Its

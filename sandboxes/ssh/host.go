@@ -86,7 +86,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // script runs a script of ours with the plain shell, whatever the login shell
-// is, and gives what it prints, without what start files print before it. A
+// is, to its end or that of the connection, and gives what it prints, without what start files print before it. A
 // script that fails is an error with what it says.
 func (h *host) script(ctx context.Context, text string, stdin io.Reader, args ...string) (string, error) {
 	s, err := h.session(ctx)
@@ -94,16 +94,11 @@ func (h *host) script(ctx context.Context, text string, stdin io.Reader, args ..
 		return "", err
 	}
 	defer s.Close()
-	stop := context.AfterFunc(ctx, func() { s.Close() })
-	defer stop()
 	marker := "codework-" + rand.Text()
 	var out, complaints head
 	s.Stdin, s.Stdout, s.Stderr = stdin, &out, &complaints
 	begin := `printf '\n%s\n' "$1"; shift` + "\n"
 	err = s.Run(shellCommand(begin+text, append([]string{marker}, args...)...))
-	if e := ctx.Err(); e != nil {
-		return "", e
-	}
 	if err != nil {
 		said := strings.TrimSpace(complaints.String())
 		if len(said) > maxShown {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -445,10 +444,4 @@ func (r *relay) freeze(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.frozen = on
-}
-
-// isConfig is a refusal of a configuration.
-func isConfig(err error) bool {
-	var ce *sandboxes.ConfigError
-	return errors.As(err, &ce)
 }

@@ -119,15 +119,10 @@ func (h *host) startPlain(ctx context.Context, f facts, id string, dial func(con
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { s.Close() })
 	if err = s.RequestSubsystem("sftp"); err == nil {
 		p.files, err = sftp.NewClientPipe(out, in, sftp.UseConcurrentWrites(true))
 	}
-	if !stop() {
-		err = ctx.Err()
-	}
 	if err != nil {
-		s.Close()
 		return nil, fmt.Errorf("the host's sftp, which files need where our runner does not work: %w", err)
 	}
 	p.gone, p.finish = context.WithCancel(context.Background())

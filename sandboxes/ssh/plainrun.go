@@ -102,13 +102,25 @@ var errScript = errors.New("the script that ran it was killed, or never began")
 type job struct {
 	session *ssh.Session
 	stdin   io.WriteCloser
-	ended   chan struct{}
+	ended   chan struct{} // closed when nothing of it runs
+	over    chan struct{} // closed when that is not waited for any more
 	once    sync.Once
 }
 
-// kill ends everything. It does not wait.
+func newJob(s *ssh.Session) *job {
+	return &job{session: s, ended: make(chan struct{}), over: make(chan struct{})}
+}
+
+// kill ends everything. It does not wait: a host that does not answer takes no
+// end of file.
 func (j *job) kill() {
-	j.once.Do(func() { go j.stdin.Close() }) // a host that does not answer takes no end of file
+	j.once.Do(func() {
+		go j.stdin.Close()
+		time.AfterFunc(endPatience, func() {
+			close(j.over)
+			j.session.Close()
+		})
+	})
 }
 
 // release tells that nothing is left to be ended.
@@ -121,12 +133,11 @@ func (j *job) release() {
 	})
 }
 
-// gone waits for the end of everything.
+// gone waits for the end of everything, once it was asked for.
 func (j *job) gone() {
 	select {
 	case <-j.ended:
-	case <-time.After(endPatience):
-		go j.session.Close()
+	case <-j.over:
 	}
 }
 
@@ -259,11 +270,13 @@ func (m *plainMount) run(ctx context.Context, c sandboxes.Command, line, token s
 		}
 		return exit, err
 	}
-	j := &job{session: s, ended: make(chan struct{})}
-	streams, err := j.start(line)
+	j := newJob(s)
+	streams, err := j.start(opening, line)
 	if err != nil {
-		go s.Close()
-		return exit, fmt.Errorf("start: %w", err)
+		if ctx.Err() == nil && m.ctx.Err() != nil {
+			err = m.plain.endError()
+		}
+		return exit, err
 	}
 	if !m.track(j) {
 		j.kill()
@@ -277,7 +290,7 @@ func (m *plainMount) run(ctx context.Context, c sandboxes.Command, line, token s
 	}
 	defer context.AfterFunc(ctx, j.kill)()
 
-	verdict := out.copy(j, streams, token, c.Joined)
+	verdict := out.copy(j, streams, token)
 	early := ctx.Err() != nil || timedOut.Load() || m.ctx.Err() != nil
 	if early {
 		j.kill()
@@ -308,8 +321,9 @@ func (m *plainMount) run(ctx context.Context, c sandboxes.Command, line, token s
 	return exit, nil
 }
 
-// start starts the command line; its streams must be read.
-func (j *job) start(line string) (streams [2]io.Reader, err error) {
+// start starts the command line; its streams must be read. After an error
+// nothing of it goes on.
+func (j *job) start(ctx context.Context, line string) (streams [2]io.Reader, err error) {
 	if j.stdin, err = j.session.StdinPipe(); err != nil {
 		return streams, err
 	}
@@ -319,8 +333,19 @@ func (j *job) start(line string) (streams [2]io.Reader, err error) {
 	if streams[1], err = j.session.StderrPipe(); err != nil {
 		return streams, err
 	}
-	if err = j.session.Start(line); err != nil {
-		return streams, err
+	started := make(chan error, 1)
+	go func() { started <- j.session.Start(line) }()
+	select {
+	case err = <-started:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		go func() {
+			j.stdin.Close()
+			j.session.Close()
+		}()
+		return streams, fmt.Errorf("start: %w", err)
 	}
 	go func() {
 		_ = j.session.Wait()
@@ -387,9 +412,9 @@ func (o *plainOutput) close(exit *sandboxes.Exit) {
 }
 
 // copy hands the output on until both streams have said how it ended, or have
-// ended. What comes after is dropped, since a background job would wait for it
+// ended, or the end is not waited for any more. What comes after is dropped, since a background job would wait for it
 // to be read.
-func (o *plainOutput) copy(j *job, streams [2]io.Reader, token string, joined bool) (verdict string) {
+func (o *plainOutput) copy(j *job, streams [2]io.Reader, token string) (verdict string) {
 	type piece struct {
 		stream sandboxes.Stream
 		b      []byte
@@ -412,12 +437,19 @@ func (o *plainOutput) copy(j *job, streams [2]io.Reader, token string, joined bo
 				}
 				b, done := f.take(buf[:n])
 				if len(b) > 0 {
-					pieces <- piece{stream: stream, b: b}
-					<-next
+					select {
+					case pieces <- piece{stream: stream, b: b}:
+						<-next
+					case <-j.over:
+						said = true
+					}
 				}
-				if done || err != nil {
+				if (done || err != nil) && !said {
 					said = true
-					pieces <- piece{stream: stream, last: true, word: f.verdict}
+					select {
+					case pieces <- piece{stream: stream, last: true, word: f.verdict}:
+					case <-j.over:
+					}
 				}
 				if err != nil {
 					return
@@ -426,7 +458,12 @@ func (o *plainOutput) copy(j *job, streams [2]io.Reader, token string, joined bo
 		}()
 	}
 	for open := len(streams); open > 0; {
-		p := <-pieces
+		var p piece
+		select {
+		case p = <-pieces:
+		case <-j.over:
+			return verdict
+		}
 		if p.last {
 			open--
 			if p.stream == sandboxes.Stdout {

@@ -28,7 +28,12 @@ func (d *Driver) begin(ctx context.Context, spec sandboxes.Spec, c Config, at ad
 	if err != nil {
 		return nil, err
 	}
+	// Whatever waits for a host that does not answer ends with its connection.
+	stop := context.AfterFunc(ctx, func() { client.Close() })
 	l, err := d.inhabit(ctx, spec, c, client, at)
+	if !stop() {
+		err = ctx.Err()
+	}
 	if err != nil {
 		client.Close()
 		return nil, err

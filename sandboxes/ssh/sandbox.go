@@ -40,7 +40,7 @@ func (s *Sandbox) live(ctx context.Context) (life, error) {
 	if l := s.current(); l != nil {
 		return l, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, reachPatience, nil)
+	ctx, cancel := context.WithTimeout(ctx, reachPatience)
 	defer cancel()
 	select {
 	case s.turn <- struct{}{}:
@@ -54,7 +54,8 @@ func (s *Sandbox) live(ctx context.Context) (life, error) {
 		return l, nil
 	}
 	defer context.AfterFunc(s.gone, cancel)()
-	for pause := backoffFirst; ; pause = min(2*pause, backoffTop) {
+	var last error // what was wrong, when that is not that the time was over
+	for wait := backoffFirst; ; wait = min(2*wait, backoffTop) {
 		if s.gone.Err() != nil {
 			return nil, sandboxes.ErrClosed
 		}
@@ -73,13 +74,14 @@ func (s *Sandbox) live(ctx context.Context) (life, error) {
 		if errors.As(err, &final) || errors.Is(err, sandboxes.ErrNotFound) {
 			return nil, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		if pause(ctx, wait) != nil {
 			if s.gone.Err() != nil {
 				return nil, sandboxes.ErrClosed
 			}
-			return nil, err
+			return nil, last
 		}
 	}
 }

@@ -436,7 +436,7 @@ func TestAHostThatDoesNotAnswerIsLost(t *testing.T) {
 		m := newMount(t, sb)
 		run(t, m, "true")
 		// An answering host stays, however often it is asked.
-		time.Sleep(6 * d.keepalive)                                                // this wait is the measurement
+		time.Sleep(6 * d.keepalive)                                                 // this wait is the measurement
 		if out := run(t, m, "echo here"); out != "here\n" || r.connections() != 2 { // one of them made the folder
 			t.Errorf("%q, %d connections", out, r.connections())
 		}
@@ -465,8 +465,24 @@ func TestCancelWhileTheHostIsSilent(t *testing.T) {
 		r := newRelay(t, s)
 		sb, _ := create(t, d, s.spec(t, func(c *Config) { c.Port = r.port() }))
 		m := newMount(t, sb)
-		run(t, m, "true")
+		cancelled, cancelRun := context.WithCancel(ctxb)
+		defer cancelRun()
+		ended := make(chan error, 1)
+		begun := make(chan struct{})
+		go func() {
+			_, err := m.Run(cancelled, sandboxes.Command{Script: "echo begun; sleep 60", Output: func(sandboxes.Stream, []byte) { close(begun) }})
+			ended <- err
+		}()
+		<-begun
 		r.freeze(true)
+		since := time.Now()
+		cancelRun()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if took := time.Since(since); took > 2500*time.Millisecond {
+			t.Errorf("a running command took %v", took)
+		}
 		calls := map[string]func(context.Context) error{
 			"run":   func(ctx context.Context) error { _, err := m.Run(ctx, sandboxes.Command{Script: "true"}); return err },
 			"read":  func(ctx context.Context) error { _, err := m.Read(ctx, "f", 0, -1); return err },
@@ -513,6 +529,37 @@ func TestAHostThatSaysNothingAtAll(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 2*time.Second {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
+}
+
+// The host may fall silent behind the handshake as well.
+func TestAHostThatFallsSilent(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, somebody(t))
+	r := newRelay(t, s)
+	d := newDriver(t)
+	spec := s.spec(t, func(c *Config) { c.Port = r.port() })
+	client, err := d.connect(ctxb, mustConfig(t, spec), address{user: s.user.Username, host: "127.0.0.1", port: r.port(), dir: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	r.freeze(true)
+	ctx, cancel := context.WithTimeout(ctxb, 200*time.Millisecond)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { client.Close() })()
+	start := time.Now()
+	if _, err := d.inhabit(ctx, spec, mustConfig(t, spec), client, address{dir: "/"}); err == nil || time.Since(start) > 2*time.Second {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+}
+
+func mustConfig(t *testing.T, spec sandboxes.Spec) Config {
+	t.Helper()
+	c, err := readConfig(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func TestAHostThatIsGone(t *testing.T) {
