@@ -149,13 +149,17 @@ func brokeOff(ctx context.Context, err error) error {
 // prepareScript takes the file, the name for a temporary file and the umask or
 // "". It finds the file that is meant, makes its folder and an empty temporary
 // file beside it, and leaves the names and the old mode and owner in variables.
+// The temporary file of an existing one is for its owner alone, until it has the
+// old one's mode.
 const prepareScript = `
 test -z "$3" || umask "$3"
 if ! test -L "$1" && ! test -e "$1"; then
 	up=${1%/*}/
-	e=$(mkdir -p "$up" 2>&1) || {
-		test -e "$up" || test -d "${up%/}" || case $e in *": File exists") fail notdir ;; esac
-		cause "$e"
+	test -d "$up" || {
+		e=$(mkdir -p "$up" 2>&1) || {
+			case $e in *": File exists") fail notdir ;; esac
+			cause "$e"
+		}
 	}
 fi
 resolve "$1"
@@ -165,21 +169,22 @@ if test -e "$t"; then
 	test -d "$t" && fail isdir
 	test -f "$t" || fail special
 	test -w "$t" || fail perm
-	m=$(stat -c %a "$t")
-	o=$(stat -c %u:%g "$t")
+	o=$(stat -c '%a %u:%g' "$t")
+	m=${o% *} o=${o#* }
+	umask 077
 fi
 tmp=${t%/*}/$2
-e=$( { (umask 077; set -C; : > "$tmp") } 2>&1) || { test -w "${t%/*}/" || fail perm; fail "other $e"; }
+set -C
+true > "$tmp" || { test -w "${t%/*}/" || fail perm; fail "other no file can be made there"; }
+set +C
 `
 
 // commitScript continues with the variables of prepareScript. Who owns a file
 // is kept where that is allowed.
 const commitScript = `
 if test -n "$m"; then
-	chown "$o" "$tmp" 2>/dev/null
+	test -O "$t" && test -G "$t" || chown "$o" "$tmp" 2>/dev/null
 	chmod "$m" "$tmp" 2>/dev/null
-else
-	chmod "$(printf %o $((0666 & ~0$(umask))))" "$tmp"
 fi
 sync "$tmp" 2>/dev/null
 test -d "$t" && { rm -f "$tmp"; fail isdir; }
@@ -217,19 +222,14 @@ printf %s "$4" | base64 -d > "$tmp" || { rm -f "$tmp"; fail space; }
 	if len(parts) != 4 {
 		return fmt.Errorf("a script in the sandbox answers %.60q", reply)
 	}
-	if err := m.upload(ctx, parts[1], from); err == nil {
-		_, err = m.script(ctx, once, `t=$1 tmp=$2 m=$3 o=$4 n=$6
-test -z "$5" || umask "$5"
-test "$(stat -c %s "$tmp")" = "$n" || { rm -f "$tmp"; fail "other the upload did not arrive as a whole"; }
-`+commitScript, append(parts, m.umask, strconv.FormatInt(size, 10))...)
-		if err == nil {
-			return nil
-		}
-	} else {
-		m.sweepUp(parts[1])
-		return err
+	if err = m.upload(ctx, parts[1], from); err == nil {
+		_, err = m.script(ctx, once, `t=$1 tmp=$2 m=$3 o=$4
+test "$(stat -c %s "$tmp")" = "$5" || { rm -f "$tmp"; fail "other the upload did not arrive as a whole"; }
+`+commitScript, append(parts, strconv.FormatInt(size, 10))...)
 	}
-	m.sweepUp(parts[1])
+	if err != nil {
+		m.sweepUp(parts[1])
+	}
 	return err
 }
 
