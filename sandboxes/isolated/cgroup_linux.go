@@ -159,15 +159,24 @@ func (one *group) remove() error {
 	}
 }
 
-// sweep removes the groups of a server's earlier life.
+// emptyAge is when an empty group counts as left over: a living one is empty
+// only between its making and the start of its first process.
+const emptyAge = time.Minute
+
+// sweep removes the groups of a server's earlier life, with what is in them, and
+// the empty ones of any: whose home was removed nobody else would.
 func (g *groups) sweep(server string) error {
 	if g == nil {
 		return nil
 	}
-	left, err := filepath.Glob(filepath.Join(g.base, groupsOf(server)+"*"))
+	left, err := filepath.Glob(filepath.Join(g.base, groupPrefix+"*"))
 	errs := []error{err}
 	for _, dir := range left {
-		errs = append(errs, (&group{dir}).remove())
+		if strings.HasPrefix(filepath.Base(dir), groupsOf(server)) {
+			errs = append(errs, (&group{dir}).remove())
+		} else if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > emptyAge {
+			_ = unix.Rmdir(dir) // which the kernel refuses for one in use
+		}
 	}
 	return errors.Join(errs...)
 }

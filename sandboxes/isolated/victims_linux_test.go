@@ -4,6 +4,7 @@ package isolated
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -48,7 +49,7 @@ func victimScript(file, script, then string) string {
 // serveVictims is a server with a sandbox that runs scripts until it is killed.
 func serveVictims(state, dir string, scripts []string) {
 	d := New(Options{StateDir: state})
-	sb, err := d.Attach(bg, sandboxes.Spec{ID: "sbx_victims", Project: dir}, sandboxes.Resource{})
+	sb, err := d.Attach(bg, sandboxes.Spec{ID: "sbx_victims", Server: filepath.Base(filepath.Dir(state)), Project: dir}, sandboxes.Resource{})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -113,7 +114,8 @@ func allStill(t *testing.T, files []string) {
 func TestNothingOutlivesAKilledServer(t *testing.T) {
 	t.Parallel() // mostly waits
 	dir := t.TempDir()
-	args := []string{serverArg, filepath.Join(t.TempDir(), "state"), dir}
+	name := "srv_" + rand.Text()
+	args := []string{serverArg, filepath.Join(t.TempDir(), name, "state"), dir}
 	var files []string
 	for i, v := range victims[:len(victims)-1] { // the last one would end the others
 		file := filepath.Join(dir, fmt.Sprint("counter", i))
@@ -146,6 +148,16 @@ func TestNothingOutlivesAKilledServer(t *testing.T) {
 	}
 	time.Sleep(limit - time.Since(start)) // this wait is the limit
 	allStill(t, files)
+	// The next life finds what is left, which is a name at most.
+	d := newDriver(t)
+	if err := d.Sweep(bg, sandboxes.Spec{Server: name}); err != nil {
+		t.Error(err)
+	}
+	if g := d.findGroups(); g != nil {
+		if left, _ := filepath.Glob(filepath.Join(g.base, groupsOf(name)+"*")); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	}
 }
 
 // TestNothingOutlivesItsSandbox ends sandboxes with victims in them.
