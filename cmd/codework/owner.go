@@ -34,6 +34,7 @@ import (
 	"codework/providers/responses"
 	"codework/sandboxes"
 	"codework/sandboxes/container"
+	"codework/sandboxes/daytona"
 	"codework/sandboxes/isolated"
 	"codework/sandboxes/local"
 	"codework/sandboxes/memory"
@@ -181,6 +182,7 @@ func drivers(p home.Paths, state string, log *slog.Logger) []sandboxes.Driver {
 		container.New(container.Options{Cache: filepath.Join(p.Home, "cache"), Log: log}),
 		isolated.New(isolated.Options{StateDir: state, Hide: hidden, Log: log}),
 		ssh.New(ssh.Options{Log: log}),
+		daytona.New(daytona.Options{Log: log}),
 	}
 }
 
