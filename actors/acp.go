@@ -36,7 +36,7 @@ type editor struct {
 	conn     acp.Conn
 	lines    *acp.Lines
 	name     string // of the connection, for prompts that are bound to it
-	me       *Self
+	me       *Self  // of the only incarnation that does anything
 	begun    bool
 
 	world    *messages.World
@@ -121,7 +121,6 @@ func (s *System) MoveEditors(ctx context.Context) error {
 }
 
 func (g *editor) Receive(me *Self, m any) {
-	g.me = me
 	switch m := m.(type) {
 	case Started:
 		if g.begun { // it failed, and its connection with it
@@ -129,7 +128,7 @@ func (g *editor) Receive(me *Self, m any) {
 			me.Ref().Stop()
 			return
 		}
-		g.begun = true
+		g.begun, g.me = true, me
 		me.Go(g.read)
 		me.Go(g.write)
 	case editorHello:
@@ -504,7 +503,7 @@ func (g *editor) restore(st editorState) {
 		for _, n := range in.Noted {
 			s.noted[n] = true
 		}
-		g.op(s, nil, g.opening(s), func(v any, err error) {
+		g.op(s, nil, func() work { return g.opening(s) }, func(v any, err error) {
 			if err == nil {
 				g.opened(s, v.(opening))
 			}

@@ -116,12 +116,15 @@ func (g *editor) load(id acp.ID, p acp.Params, replay bool) *acp.Error {
 		return bad
 	}
 	s := g.session(o.SessionID)
-	g.op(s, id, func(ctx context.Context) (any, error) {
-		found, err := g.opening(s)(ctx)
-		if err != nil || !replay {
-			return found, err
+	g.op(s, id, func() work {
+		look := g.opening(s)
+		return func(ctx context.Context) (any, error) {
+			found, err := look(ctx)
+			if err != nil || !replay {
+				return found, err
+			}
+			return g.replay(ctx, found.(opening))
 		}
-		return g.replay(ctx, found.(opening))
 	}, func(v any, err error) {
 		if err != nil {
 			g.failWith(id, err)
@@ -251,23 +254,26 @@ func (g *editor) setConfig(id acp.ID, p acp.Params) *acp.Error {
 		return bad
 	}
 	s := g.session(c.SessionID)
-	g.op(s, id, func(ctx context.Context) (any, error) {
-		found, err := g.opening(s)(ctx)
-		if err != nil {
-			return nil, err
+	g.op(s, id, func() work {
+		look, world := g.opening(s), s.world
+		return func(ctx context.Context) (any, error) {
+			found, err := look(ctx)
+			if err != nil {
+				return nil, err
+			}
+			o := found.(opening)
+			r, bad := acp.Choose(o.choices, c.ConfigID, c.Value)
+			if bad != nil {
+				return nil, refusedValue{o, bad}
+			}
+			v, err := g.ask(ctx, s.id, messages.Configure{SessionID: s.id, Runtime: r})
+			if err != nil {
+				return nil, err
+			}
+			o.info = v.(messages.SessionInfo)
+			o.choices = g.choices(ctx, o.info, world)
+			return o, nil
 		}
-		o := found.(opening)
-		r, bad := acp.Choose(o.choices, c.ConfigID, c.Value)
-		if bad != nil {
-			return nil, refusedValue{o, bad}
-		}
-		v, err := g.ask(ctx, s.id, messages.Configure{SessionID: s.id, Runtime: r})
-		if err != nil {
-			return nil, err
-		}
-		o.info = v.(messages.SessionInfo)
-		o.choices = g.choices(ctx, o.info, s.world)
-		return o, nil
 	}, func(v any, err error) {
 		var refused refusedValue
 		switch {
@@ -315,11 +321,12 @@ func (g *editor) prompt(m editorLine) *acp.Error {
 	t := &turn{id: m.in.ID, s: s, prompt: p.ID}
 	s.turns = append(s.turns, t)
 	g.turns[string(m.in.ID)] = t
-	var look func(context.Context) (any, error)
-	if s.feed == nil || q.Images {
-		look = g.opening(s)
-	}
-	g.op(s, m.in.ID, look, func(v any, err error) {
+	g.op(s, m.in.ID, func() work {
+		if s.feed == nil || q.Images {
+			return g.opening(s)
+		}
+		return nil
+	}, func(v any, err error) {
 		if err == nil && v != nil {
 			g.opened(s, v.(opening))
 		}
@@ -363,15 +370,17 @@ func (g *editor) maybeClose(s *editorSession) {
 		return
 	}
 	s.closing = true
-	g.op(s, nil, func(ctx context.Context) (any, error) {
-		// Queued prompts go, and with its last client what it left running.
-		if _, err := g.ask(ctx, s.id, clientGone{g.name}); err != nil {
-			return nil, err
+	g.op(s, nil, func() work {
+		return func(ctx context.Context) (any, error) {
+			// Queued prompts go, and with its last client what it left running.
+			if _, err := g.ask(ctx, s.id, clientGone{g.name}); err != nil {
+				return nil, err
+			}
+			if _, err := g.ask(ctx, s.id, messages.Wait{SessionID: s.id}); err != nil {
+				return nil, err
+			}
+			return g.system.places.registry.request(leftMount{s.id})(ctx)
 		}
-		if _, err := g.ask(ctx, s.id, messages.Wait{SessionID: s.id}); err != nil {
-			return nil, err
-		}
-		return g.system.places.registry.request(leftMount{s.id})(ctx)
 	}, func(any, error) { // one that is gone is closed as well
 		ids := s.closers
 		s.closers, s.closing = nil, false

@@ -55,10 +55,15 @@ type turn struct {
 	told      map[string]bool
 }
 
+// work runs beside the actor and touches nothing of it.
+type work func(context.Context) (any, error)
+
 type sessionOp struct {
-	id   acp.ID                             // of the request, if it is one's
-	run  func(context.Context) (any, error) // beside the actor; may be nil
-	then func(any, error)
+	id acp.ID // of the request, if it is one's
+	// start is called when it is its turn and returns what runs beside the
+	// actor, or nil.
+	start func() work
+	then  func(any, error)
 }
 
 type (
@@ -111,8 +116,8 @@ func (s *editorSession) setServers(servers []messages.MCPServer) {
 }
 
 // op queues an operation of a session.
-func (g *editor) op(s *editorSession, id acp.ID, run func(context.Context) (any, error), then func(any, error)) {
-	s.ops = append(s.ops, sessionOp{id, run, then})
+func (g *editor) op(s *editorSession, id acp.ID, start func() work, then func(any, error)) {
+	s.ops = append(s.ops, sessionOp{id, start, then})
 	g.nextOp(s)
 }
 
@@ -120,13 +125,14 @@ func (g *editor) nextOp(s *editorSession) {
 	for !s.busy && len(s.ops) > 0 {
 		op := s.ops[0]
 		s.ops = s.ops[1:]
-		if op.run == nil {
+		run := op.start()
+		if run == nil {
 			g.guard(op.id, func() { op.then(nil, nil) })
 			continue
 		}
 		s.busy = true
 		g.me.Go(func(ctx context.Context) any {
-			v, err := safely(ctx, g.me, op.run)
+			v, err := safely(ctx, g.me, run)
 			return opOver{s, op, v, err}
 		})
 	}
@@ -146,7 +152,7 @@ func (g *editor) opDone(m opOver) {
 
 // opening finds out what there is to know of a session, and begins to follow
 // one that is not open yet.
-func (g *editor) opening(s *editorSession) func(context.Context) (any, error) {
+func (g *editor) opening(s *editorSession) work {
 	open, world := s.feed != nil, s.world
 	return func(ctx context.Context) (any, error) {
 		if !messages.ValidSessionID(s.id) {
@@ -532,7 +538,7 @@ func (g *editor) updated(s *editorSession, d messages.EventData) {
 	}
 	// The event may be about a change of our own that is older than the
 	// newest: what holds now is looked up.
-	g.op(s, nil, g.opening(s), func(v any, err error) {
+	g.op(s, nil, func() work { return g.opening(s) }, func(v any, err error) {
 		if err != nil {
 			return
 		}

@@ -394,7 +394,7 @@ func TestASlowEditorLosesNothing(t *testing.T) {
 	a := r.model.next(t)
 	a.start()
 	a.emit(messages.StreamEvent{Kind: messages.StreamTextStart})
-	piece := strings.Repeat("é", 400)
+	piece := strings.Repeat("é", 100)
 	for n := range 3 * subscriberQueue {
 		text := fmt.Sprintf("%d%s ", n, piece)
 		want.WriteString(text)
@@ -791,6 +791,7 @@ func TestALoadDuringATurnIsFollowedByTheRestOfIt(t *testing.T) {
 	if _, err := d.Answer(within, load); err != nil {
 		t.Fatal(err)
 	}
+	d.until("session_info_update", 2) // the title, once more
 	from := len(d.Lines())
 	g.release <- struct{}{}
 	r.model.next(t).answer("after")
