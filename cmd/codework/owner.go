@@ -94,7 +94,8 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	}
 	workshop := &actors.Workshop{
 		Home: p.Home, Credentials: o.logins, Trust: settings.OpenTrust(p.Home), Catalog: openCatalog(p),
-		Speaks: func(p messages.Protocol) bool { return dialects[p] != nil },
+		Speaks:  func(p messages.Protocol) bool { return dialects[p] != nil },
+		Plugins: openPlugins(p).Resolve,
 	}
 	server, err := st.ServerID(ctx)
 	if err != nil {

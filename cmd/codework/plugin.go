@@ -15,6 +15,9 @@ func newPlugin(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plugin",
 		Short: "Look after plugins",
+		Long: `Look after plugins: programs that speak the Model Context Protocol and bring tools,
+hooks and words for the system prompt. They are listed in your settings or the
+project's, and run with your rights, outside of a session's sandbox.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usagef("unknown command %q for codework plugin", args[0])
@@ -23,7 +26,7 @@ func newPlugin(g *global) *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newPluginReload(g))
+	c.AddCommand(newPluginAdd(g), newPluginRemove(g), newPluginInstall(g), newPluginList(g), newPluginCheck(g), newPluginUpdate(g), newPluginReload(g))
 	return c
 }
 

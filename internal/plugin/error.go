@@ -12,6 +12,9 @@ const (
 	EscapesRoot         = "plugin-escapes-root"
 	NotInstalled        = "plugin-not-installed"
 	ResolveFailed       = "plugin-resolve-failed"
+	FetchFailed         = "plugin-fetch-failed"
+	NoCommit            = "plugin-no-commit"
+	IntegrityFailed     = "plugin-integrity-failed"
 	NoEntrypoint        = "plugin-no-entrypoint"
 	MissingDependency   = "plugin-missing-dependency"
 	StartFailed         = "plugin-start-failed"
@@ -20,6 +23,9 @@ const (
 	Incompatible        = "plugin-incompatible"
 	UnsupportedPlatform = "plugin-unsupported-platform"
 	Crashed             = "plugin-crashed"
+	LockTimeout         = "plugin-lock-timeout"
+	MarkerInvalid       = "plugin-marker-invalid"
+	CollectFailed       = "plugin-collect-failed"
 )
 
 // Error is what is wrong with a plugin. It holds no secrets.

@@ -145,8 +145,8 @@ func realPath(dir string) (string, error) {
 	return real, nil
 }
 
-// writeFile replaces a file in one step, for its owner only. A link is
-// followed, so that a list kept elsewhere stays there.
+// writeFile replaces a file in one step. It keeps its mode; a new one is for its
+// owner only. A link is followed, so that a file kept elsewhere stays there.
 func writeFile(file string, data []byte) (err error) {
 	if target, err := filepath.EvalSymlinks(file); err == nil {
 		file = target
@@ -162,6 +162,11 @@ func writeFile(file string, data []byte) (err error) {
 			_ = os.Remove(tmp.Name())
 		}
 	}()
+	if info, statErr := os.Stat(file); statErr == nil {
+		if err = tmp.Chmod(info.Mode().Perm()); err != nil {
+			return err
+		}
+	}
 	if _, err = tmp.Write(data); err != nil {
 		return err
 	}
