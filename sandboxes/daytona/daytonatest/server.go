@@ -214,7 +214,11 @@ func reply(w http.ResponseWriter, status int, v any) {
 
 // refuse answers with an error.
 func refuse(w http.ResponseWriter, r *http.Request, status int, message string) {
-	reply(w, status, map[string]any{"statusCode": status, "message": message, "path": r.URL.Path, "method": r.Method})
+	reply(w, status, failure(r, status, message))
+}
+
+func failure(r *http.Request, status int, message string) map[string]any {
+	return map[string]any{"statusCode": status, "message": message, "path": r.URL.Path, "method": r.Method}
 }
 
 // take reads a request of JSON.
@@ -422,14 +426,17 @@ func (b *sandbox) within(p string) string {
 }
 
 func refuseFile(w http.ResponseWriter, r *http.Request, err error) {
+	refuse(w, r, fileStatus(err), err.Error())
+}
+
+func fileStatus(err error) int {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		refuse(w, r, http.StatusNotFound, err.Error())
+		return http.StatusNotFound
 	case errors.Is(err, fs.ErrPermission):
-		refuse(w, r, http.StatusForbidden, err.Error())
-	default:
-		refuse(w, r, http.StatusBadRequest, err.Error())
+		return http.StatusForbidden
 	}
+	return http.StatusBadRequest
 }
 
 func (s *Server) download(w http.ResponseWriter, r *http.Request, b *sandbox) {
@@ -463,8 +470,10 @@ func (s *Server) bulkDownload(w http.ResponseWriter, r *http.Request, b *sandbox
 		name, kind := "file", "application/octet-stream"
 		data, err := os.ReadFile(b.within(p))
 		if err != nil {
-			name, kind = "error", "text/plain"
-			data = []byte(err.Error())
+			name, kind = "error", "application/json"
+			if data, err = json.Marshal(failure(r, fileStatus(err), err.Error())); err != nil {
+				return
+			}
 		}
 		h := textproto.MIMEHeader{}
 		h.Set("Content-Disposition", mime.FormatMediaType("form-data", map[string]string{"name": name, "filename": p}))
