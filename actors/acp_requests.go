@@ -188,7 +188,7 @@ func (g *editor) replay(ctx context.Context, found opening) (any, error) {
 }
 
 func (g *editor) translator(info messages.SessionInfo) *acp.Translator {
-	return &acp.Translator{Dir: info.Directory, Local: info.Sandbox == nil || info.Sandbox.Kind == messages.KindLocal, Blob: g.system.config.Store.Blob}
+	return &acp.Translator{Dir: info.Directory, Local: folderOf(info) != "", Blob: g.system.config.Store.Blob}
 }
 
 // list answers from the store alone.
@@ -322,12 +322,24 @@ func (g *editor) prompt(m editorLine) *acp.Error {
 	s.turns = append(s.turns, t)
 	g.turns[string(m.in.ID)] = t
 	g.op(s, m.in.ID, func() work {
-		if s.feed == nil || q.Images {
-			return g.opening(s)
+		look, open, dir := g.opening(s), s.feed != nil, s.dir
+		return func(ctx context.Context) (any, error) {
+			var found any
+			if !open || q.Images {
+				var err error
+				if found, err = look(ctx); err != nil {
+					return nil, err
+				}
+				dir = folderOf(found.(opening).info)
+			}
+			// A session keeps its place in its sandbox, so it would not notice.
+			if dir != "" && isFolder(dir) != nil {
+				return found, acp.Internal("the folder of this session does not exist any more: " + dir + "; make it again, or start a new session")
+			}
+			return found, nil
 		}
-		return nil
 	}, func(v any, err error) {
-		if err == nil && v != nil {
+		if v != nil {
 			g.opened(s, v.(opening))
 		}
 		if t.done {

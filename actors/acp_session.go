@@ -24,6 +24,7 @@ type editorSession struct {
 	choices messages.Choices
 	runtime messages.Runtime // what the choices were made from
 	title   string
+	dir     string // on this machine; "" elsewhere
 	cost    float64
 	seq     int64 // the cost is known up to there
 	tr      *acp.Translator
@@ -204,7 +205,7 @@ func sameRuntime(a, b messages.Runtime) bool {
 
 // opened takes down what was found.
 func (g *editor) opened(s *editorSession, o opening) {
-	s.choices, s.runtime, s.title = o.choices, runtimeOf(o.info), o.info.Title
+	s.choices, s.runtime, s.title, s.dir = o.choices, runtimeOf(o.info), o.info.Title, folderOf(o.info)
 	if o.seq > 0 {
 		s.seq = o.seq
 	}
@@ -238,6 +239,14 @@ func (g *editor) opened(s *editorSession, o opening) {
 		})
 		return nil
 	})
+}
+
+// folderOf is where a session works on this machine; "" elsewhere.
+func folderOf(info messages.SessionInfo) string {
+	if info.Sandbox != nil && info.Sandbox.Kind != messages.KindLocal {
+		return ""
+	}
+	return info.Directory
 }
 
 // roomFor waits until the editor has read enough.

@@ -799,6 +799,56 @@ func TestALoadDuringATurnIsFollowedByTheRestOfIt(t *testing.T) {
 	d.expect("behind the load", d.kinds(from), []string{"completed", "agent_message_chunk", "usage_update", "answer"})
 }
 
+func TestASessionWithoutItsFolderIsReplayedAndNotPrompted(t *testing.T) {
+	r := newRig(t)
+	d := newDesk(t, r)
+	d.open()
+	dir := filepath.Join(d.dir, "project")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var s acp.NewResult
+	if err := json.Unmarshal(d.call(acp.MethodNew, map[string]any{"cwd": dir}), &s); err != nil {
+		t.Fatal(err)
+	}
+	p := d.say(s.SessionID, "one")
+	r.model.next(t).answer("first")
+	d.stop(p)
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	d.call(acp.MethodLoad, map[string]any{"sessionId": s.SessionID, "cwd": d.dir})
+	d.expect("replay", d.text(acp.UserChunk), "one")
+	e := d.refused(acp.MethodPrompt, words(s.SessionID, "two"))
+	if e.Code != acp.CodeInternal || !strings.Contains(e.Message, dir) {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestAClientWithNoticesGetsThemAtOnceAndNoText(t *testing.T) {
+	r := newRig(t)
+	r.with(func(x *Exchange) { x.Notices = []string{"a key is unknown"} })
+	d := newDesk(t, r)
+	d.hello()
+	d.call(acp.MethodInitialize, map[string]any{"protocolVersion": 1, "clientCapabilities": map[string]any{"session": map[string]any{"notices": map[string]any{}}}})
+	var s acp.NewResult
+	if err := json.Unmarshal(d.call(acp.MethodNew, map[string]any{"cwd": d.dir, "mcpServers": json.RawMessage(`[{"type":"sse","name":"old","url":"https://h/s","headers":[]}]`)}), &s); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.until("notice", 1).Update.Description; !strings.Contains(got, `"old"`) {
+		t.Errorf("%q", got)
+	}
+	p := d.say(s.SessionID, "go")
+	r.model.next(t).fail(messages.Failure{Type: messages.FailUnavailable, Message: "overloaded", Retryable: true})
+	r.model.next(t).answer("well")
+	d.expect("stop", d.stop(p), acp.StopEndTurn)
+	d.expect("text", d.text(acp.AgentChunk), "well")
+	d.expect("settings", d.until("notice", 2).Update.Description, "a key is unknown")
+	if got := d.until("notice", 3).Update.Description; !strings.HasPrefix(got, "overloaded; attempt 2") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestAnEditorGoesOnWithAnotherGateway(t *testing.T) {
 	r := newRig(t)
 	d := newDesk(t, r)

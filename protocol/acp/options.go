@@ -36,7 +36,11 @@ var levelNames = map[messages.ThinkingLevel]string{
 
 // Options are the selectors of a session: its model, and how much that thinks
 // where it does. A current model that is not in the list is shown all the same.
+// Where nothing is known of the model there is none.
 func Options(c messages.Choices) []Option {
+	if c.Model == (messages.ModelRef{}) {
+		return []Option{}
+	}
 	model := Option{ID: OptionModel, Name: "Model", Category: "model", Type: "select", CurrentValue: c.Model.String(), Options: []Value{}}
 	for _, m := range c.Models {
 		model.Options = append(model.Options, Value{m.Ref.String(), m.Name})
