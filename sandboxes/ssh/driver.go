@@ -33,8 +33,9 @@ type Driver struct {
 	keepalive time.Duration
 	runner    runnerOnce
 
-	mu   sync.Mutex // guards open
-	open map[*Sandbox]struct{}
+	mu     sync.Mutex // guards the following
+	open   map[*Sandbox]struct{}
+	warned map[string]bool // hosts about which the log has been told
 }
 
 var (
@@ -51,7 +52,7 @@ func New(o Options) *Driver {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Driver{opt: o, keepalive: keepaliveEvery, open: make(map[*Sandbox]struct{})}
+	return &Driver{opt: o, keepalive: keepaliveEvery, open: make(map[*Sandbox]struct{}), warned: make(map[string]bool)}
 }
 
 // Name is what calls and settings name the driver by.
@@ -204,6 +205,22 @@ func (d *Driver) Attach(ctx context.Context, spec sandboxes.Spec, r sandboxes.Re
 	d.open[s] = struct{}{}
 	d.mu.Unlock()
 	return s, nil
+}
+
+// warn tells the log once about each host that our runner does not work there.
+func (d *Driver) warn(host string, m means, reason error) {
+	d.mu.Lock()
+	again := d.warned[host]
+	d.warned[host] = true
+	d.mu.Unlock()
+	if again {
+		return
+	}
+	what := "commands may leave processes behind"
+	if m.unshare != "" {
+		what = "commands run in namespaces instead"
+	}
+	d.opt.Log.Warn("our runner does not work on this host, "+what, "host", host, "reason", reason)
 }
 
 func (d *Driver) forget(s *Sandbox) {

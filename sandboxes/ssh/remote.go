@@ -72,11 +72,7 @@ func (d *Driver) inhabit(ctx context.Context, spec sandboxes.Spec, c Config, cli
 	if err != nil {
 		return nil, err
 	}
-	if p.means.unshare != "" {
-		d.opt.Log.Warn("our runner does not work on this host, commands run in namespaces instead", "host", at.hostPort(), "reason", reason)
-	} else {
-		d.opt.Log.Warn("our runner does not work on this host, commands may leave processes behind", "host", at.hostPort(), "reason", reason)
-	}
+	d.warn(at.hostPort(), p.means, reason)
 	return p, nil
 }
 
