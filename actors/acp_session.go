@@ -53,7 +53,6 @@ type turn struct {
 	cancelled bool
 	done      bool
 	length    bool // the last answer was cut off by the model's limit
-	told      map[string]bool
 }
 
 // work runs beside the actor and touches nothing of it.

@@ -131,15 +131,6 @@ func (d *desk) stop(id string) string {
 	return r.StopReason
 }
 
-func (d *desk) until(kind string) acptest.Line {
-	d.t.Helper()
-	l, _, err := d.Until(endLimit, 0, func(l acptest.Line) bool { return l.Kind == kind })
-	if err != nil {
-		d.t.Fatalf("%s: %v", kind, err)
-	}
-	return l
-}
-
 // victim is a command of the agent's that is easily found.
 func (w *world) victim(seconds int) string {
 	return fmt.Sprintf("sleep %d.%d", seconds, os.Getpid()%9000+1000)
@@ -358,6 +349,35 @@ func TestEditorOutlivesTheOwnerOfTheHome(t *testing.T) {
 	}
 	d.in.Close()
 	d.exit(0)
+}
+
+// So is a newer build that takes the home over.
+func TestEditorOutlivesANewerBuild(t *testing.T) {
+	t.Parallel()
+	newer, err := newerProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newEditorWorld(t, nil)
+	d := w.desk(t)
+	id := d.session()
+	before := w.homeProcesses()
+	if newer, err = w.link(newer); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), newer, "session", "list")
+	c.Dir, c.Env = w.project(), w.environment()
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got := d.stop(d.say(id, "mock=text:1")); got != acp.StopEndTurn {
+		t.Errorf("behind the move: %s", got)
+	}
+	for _, p := range w.homeProcesses() {
+		if len(before) == 1 && p.pid == before[0].pid {
+			t.Error("the owner is still the older build")
+		}
+	}
 }
 
 // One that dies under the editor is another thing.
