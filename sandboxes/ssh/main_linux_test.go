@@ -29,22 +29,36 @@ import (
 // value is the reason.
 const skipVar = "CODEWORK_TEST_SKIP_SSH"
 
-// program is a small static one that is brought to hosts, built once.
-var program string
-
-func TestMain(m *testing.M) {
+// program builds, once, a small static one that is brought to hosts.
+var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "ssh-test-")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return "", err
 	}
-	program = filepath.Join(dir, "runner")
-	build := exec.Command("go", "build", "-o", program, "./testprogram")
+	programDir = dir
+	path := filepath.Join(dir, "runner")
+	build := exec.Command("go", "build", "-o", path, "./testprogram")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the runner: %v\n%s", err, out)
-		os.Exit(1)
+		return "", fmt.Errorf("build the runner: %w\n%s", err, out)
 	}
+	return path, nil
+})
+
+// programDir is where program has built; "" while it has not.
+var programDir string
+
+// theProgram is the path of what program builds.
+func theProgram(t testing.TB) string {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestMain(m *testing.M) {
 	// The tests mostly wait, for hosts and for clocks.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
@@ -57,7 +71,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := os.RemoveAll(programDir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -259,7 +273,7 @@ func (s *server) spec(t testing.TB, change ...func(*Config)) sandboxes.Spec {
 // newDriver brings our small program to hosts.
 func newDriver(t testing.TB) *Driver {
 	t.Helper()
-	return New(Options{Executable: program, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+	return New(Options{Executable: theProgram(t), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
 }
 
 // plainDriver has no program to bring.

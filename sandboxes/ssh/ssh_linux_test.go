@@ -693,7 +693,7 @@ func TestWhereTheRunnerDoesNotWork(t *testing.T) {
 	})
 	t.Run("it does not start", func(t *testing.T) {
 		broken := filepath.Join(t.TempDir(), "broken")
-		b, err := os.ReadFile(program)
+		b, err := os.ReadFile(theProgram(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -718,7 +718,7 @@ func TestWhereTheRunnerDoesNotWork(t *testing.T) {
 				t.Errorf("%s: %v", path, err)
 			}
 		}
-		r, err := newRunner(program)
+		r, err := newRunner(theProgram(t))
 		if err != nil {
 			t.Fatal(err)
 		}
