@@ -108,7 +108,12 @@ func TestEveryPackageHasAComment(t *testing.T) {
 // Standard output belongs to commands: the answer, and in an editor the
 // protocol.
 func TestOnlyCommandsPrint(t *testing.T) {
+	// These are the whole of a process whose output is its protocol.
+	processes := map[string]bool{"sandboxes/agent/agent.go": true, "protocol/plugin/sdk.go": true}
 	eachFile(t, func(path string, f *ast.File) {
+		if processes[path] {
+			return
+		}
 		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "cmd/") || strings.Contains(path, "/cmd/") || strings.Contains(path, "/gen/") {
 			return
 		}
