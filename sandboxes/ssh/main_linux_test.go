@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -22,12 +23,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"codework/integration/peer"
 	"codework/sandboxes"
 )
-
-// skipVar names the variable that allows what is missing to be missing; its
-// value is the reason.
-const skipVar = "CODEWORK_TEST_SKIP_SSH"
 
 // program builds, once, a small static one that is brought to hosts.
 var program = sync.OnceValues(func() (string, error) {
@@ -81,13 +79,11 @@ func TestMain(m *testing.M) {
 
 var ctxb = context.Background()
 
-// missing fails, or skips where the environment says that it may.
+// missing ends a test whose peer is not there.
 func missing(t testing.TB, what string) {
 	t.Helper()
-	if reason := os.Getenv(skipVar); reason != "" {
-		t.Skipf("%s (%s: %s)", what, skipVar, reason)
-	}
-	t.Fatalf("%s; set %s to a reason when that is right", what, skipVar)
+	peer.Wanted(t, "SSH")
+	peer.Missing(t, "SSH", errors.New(what), "install openssh-server and run the tests as root")
 }
 
 // server is an sshd of this machine.
