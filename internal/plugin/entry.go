@@ -211,6 +211,14 @@ type Program struct {
 	Secrets []string
 }
 
+// name is what to call it until it has said its id.
+func (p Program) name() string {
+	if p.ID != "" {
+		return p.ID
+	}
+	return p.Reference
+}
+
 // Key tells programs apart that need processes of their own, for sessions
 // whose folder on the host is dir. It shows nothing of their environment.
 func (p Program) Key(dir string) string {

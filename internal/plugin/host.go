@@ -55,7 +55,12 @@ type Options struct {
 type Host struct {
 	opt  Options
 	logs logs
+	all  sync.WaitGroup // processes whose end is being seen to
 }
+
+// Wait waits until nothing of any plugin runs, and their logs are closed. It is
+// for when all were closed.
+func (h *Host) Wait() { h.all.Wait() }
 
 // NewHost starts nothing.
 func NewHost(opt Options) *Host {
@@ -83,7 +88,7 @@ type Instance struct {
 	session *mcp.ClientSession
 	pipes   *pipes // nil without a process
 	proc    *supervisor.Process
-	tail    tail
+	said    voice
 	done    chan struct{}
 	closing chan struct{}
 	once    sync.Once
@@ -114,9 +119,7 @@ var errHandshakeLate = fmt.Errorf("no answer to the handshake within %s", handsh
 // handshake.
 func (h *Host) start(ctx context.Context, p Program, version string) (_ *Instance, old bool, err error) {
 	i := &Instance{host: h, program: p, ID: p.ID, Kind: p.Kind, done: make(chan struct{}), closing: make(chan struct{}), warned: map[string]bool{}, relist: make(chan struct{}, 1)}
-	if i.ID == "" {
-		i.ID = p.Reference
-	}
+	i.ID = p.name()
 	var transport mcp.Transport
 	if p.URL != "" {
 		transport = i.remote()
@@ -132,6 +135,7 @@ func (h *Host) start(ctx context.Context, p Program, version string) (_ *Instanc
 	if err == nil {
 		go i.watch()
 		if err = i.introduce(); err == nil {
+			i.said.name(&h.logs, i.ID)
 			err = i.list(ctx)
 		}
 	}
@@ -161,7 +165,7 @@ func (i *Instance) failure(ctx context.Context, err error) *Error {
 		e.Detail = errHandshakeLate.Error()
 	case i.pipes != nil && i.pipes.reason() != nil && !errors.Is(i.pipes.reason(), errClosed):
 		e.Slug, e.Detail = StartFailed, i.ended()
-		e.Tail = i.tail.last()
+		e.Tail = i.said.tail.last()
 	case errors.As(err, &unsupported) && strings.Contains(err.Error(), "unsupported protocol version"):
 		// The library has no exported type for it.
 		e.Slug, e.Detail = Incompatible, "it speaks a version of MCP that is not supported: "+i.clean(err.Error())
@@ -173,7 +177,7 @@ func (i *Instance) failure(ctx context.Context, err error) *Error {
 
 // problem is an error about this plugin.
 func (i *Instance) problem(slug, detail string) *Error {
-	return &Error{Slug: slug, Reference: i.program.Reference, File: i.program.File, ID: i.ID, Detail: i.clean(detail), Tail: i.tail.last()}
+	return &Error{Slug: slug, Reference: i.program.Reference, File: i.program.File, ID: i.ID, Detail: i.clean(detail), Tail: i.said.tail.last()}
 }
 
 // ended says how a process came to its end.
@@ -250,26 +254,21 @@ func (i *Instance) launch() (_ *pipes, err error) {
 		_ = f.Close()
 	}
 	files = nil
-	write, done := i.host.logs.use(i.ID)
 	heard := make(chan struct{})
 	go func() {
 		defer close(heard)
-		follow(said, func(line string) {
-			line = i.clean(line)
-			i.tail.add(shortLine([]byte(line)))
-			write(line)
-		})
+		follow(said, func(line string) { i.said.line(i.clean(line)) })
 	}()
 	i.pipes = newPipes(in, out, i.fromPlugin, func(line string) {
 		i.host.opt.Log.Warn("a plugin prints on its standard output what is no message; such lines are dropped", "plugin", i.ID, "line", i.clean(line))
 	})
-	go i.reap(heard, said, done)
+	i.host.all.Go(func() { i.reap(heard, said) })
 	return i.pipes, nil
 }
 
 // reap ends what is left when the process, its output or the connection has
 // ended, and tells when nothing is.
-func (i *Instance) reap(heard <-chan struct{}, said *os.File, done func()) {
+func (i *Instance) reap(heard <-chan struct{}, said *os.File) {
 	select {
 	case <-i.proc.Exited():
 		select {
@@ -293,7 +292,8 @@ func (i *Instance) reap(heard <-chan struct{}, said *os.File, done func()) {
 	_ = said.SetReadDeadline(time.Now().Add(lastOutput)) // what escaped may hold it open
 	<-heard
 	_ = said.Close()
-	done()
+	i.said.name(&i.host.logs, i.program.name()) // one that never said who it is
+	i.said.close()
 	i.pipes.work.Wait()
 	close(i.done)
 }

@@ -111,6 +111,52 @@ func (f *logFile) close() {
 	}
 }
 
+// voice is what a plugin writes to its standard error: the last lines, and
+// all of them in the log of its id, once that is known.
+type voice struct {
+	tail tail
+
+	mu      sync.Mutex // guards the following
+	pending []string   // lines from before the id was known
+	write   func(line string)
+	done    func()
+}
+
+// maxPending is how many lines are kept until a plugin has an id.
+const maxPending = 1000
+
+func (w *voice) line(s string) {
+	w.tail.add(shortLine([]byte(s)))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.write != nil:
+		w.write(s)
+	case len(w.pending) < maxPending:
+		w.pending = append(w.pending, s)
+	}
+}
+
+// name opens the log, if none is open.
+func (w *voice) name(l *logs, id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.write != nil {
+		return
+	}
+	w.write, w.done = l.use(id)
+	for _, s := range w.pending {
+		w.write(s)
+	}
+	w.pending = nil
+}
+
+func (w *voice) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done()
+}
+
 // tail keeps the last lines of a plugin's standard error.
 type tail struct {
 	mu    sync.Mutex // guards lines

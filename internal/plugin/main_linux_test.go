@@ -186,6 +186,9 @@ func (r raw) list(m message) {
 	r.answer(m.ID, map[string]any{"tools": all})
 }
 
+// released lets the slow tool go on.
+var released = make(chan struct{})
+
 // more is set when the list of tools has changed.
 var more bool
 
@@ -206,7 +209,11 @@ func (r raw) call(m message) {
 			say(map[string]any{"jsonrpc": "2.0", "method": "notifications/progress", "params": map[string]any{
 				"progressToken": token, "progress": n + 1, "total": 3, "message": fmt.Sprintf("step %d", n+1)}})
 		}
+		<-released
 		result(text("done"))
+	case "release":
+		close(released)
+		result(text("released"))
 	case "wait":
 	case "kinds":
 		png, _ := base64.StdEncoding.DecodeString(onePixel)

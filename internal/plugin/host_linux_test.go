@@ -38,6 +38,7 @@ func newFixture(t *testing.T) *fixture {
 		if err := p.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
+		f.host.Wait()
 	})
 	f.host = NewHost(Options{Processes: p, LogDir: f.logs, Version: "1.2.3", Publish: func(e plugin.Event) { f.events <- e }})
 	return f
@@ -156,15 +157,25 @@ func TestEveryKindOfResultIsShown(t *testing.T) {
 func TestProgressIsPassedOn(t *testing.T) {
 	f := newFixture(t)
 	i := f.start("plain")
-	got := make(chan string, 8)
-	if _, err := i.Call(f.context(), Call{SessionID: "s", ID: "c", Tool: "slow", Arguments: json.RawMessage(`{}`),
-		Progress: func(r messages.ToolResult) { got <- words(r) }}); err != nil {
-		t.Fatal(err)
+	got, done := make(chan string, 8), make(chan error, 1)
+	go func() {
+		_, err := i.Call(f.context(), Call{SessionID: "s", ID: "c", Tool: "slow", Arguments: json.RawMessage(`{}`),
+			Progress: func(r messages.ToolResult) { got <- words(r) }})
+		done <- err
+	}()
+	for n := range 3 {
+		select {
+		case text := <-got:
+			if text != fmt.Sprintf("step %d", n+1) {
+				t.Error(text)
+			}
+		case <-time.After(soon):
+			t.Fatal("no progress")
+		}
 	}
-	// Progress that is read behind the result is not waited for; the first is
-	// there in any case on a pipe that keeps its order.
-	if first := <-got; first != "step 1" {
-		t.Error(first)
+	f.call(i, "release", `{}`)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -176,7 +187,7 @@ func TestACancelledCallIsToldAndNotAwaited(t *testing.T) {
 	if _, err := i.Call(ctx, Call{Tool: "wait", Arguments: json.RawMessage(`{}`)}); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	eventually(t, "the server hears of it", func() bool { return slices.Contains(i.tail.last(), "cancelled") })
+	eventually(t, "the server hears of it", func() bool { return slices.Contains(i.said.tail.last(), "cancelled") })
 	if got := words(f.call(i, "echo", `{}`)); !strings.HasPrefix(got, `{"arguments":{}`) {
 		t.Error(got)
 	}
@@ -487,6 +498,6 @@ func TestTheSandboxIsThereDuringACall(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the late use is refused", func() bool {
-		return slices.ContainsFunc(i.tail.last(), func(l string) bool { return strings.Contains(l, "no call of this session") })
+		return slices.ContainsFunc(i.said.tail.last(), func(l string) bool { return strings.Contains(l, "no call of this session") })
 	})
 }
