@@ -15,9 +15,9 @@
 //
 // Daytona can end a session, but not what left it. So every process of a command
 // inherits CODEWORK_CALL, and all that carry it are killed until none is left. A
-// process that drops it from its environment (`env -i`), or runs as another
-// user, escapes until the sandbox is stopped: the driver does not promise that
-// nothing outlives a cancel.
+// process that drops it from its environment (`env -i`), runs as another user, or
+// forks and exits faster than it is looked at, escapes until the sandbox is
+// stopped: the driver does not promise that nothing outlives a cancel.
 //
 // Daytona's log is one of lines: a part of a line arrives when the line is
 // finished, NUL bytes are left out, and three bytes 1 or three bytes 2 in a row,

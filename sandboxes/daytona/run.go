@@ -31,7 +31,8 @@ const markVariable = "CODEWORK_CALL"
 // runScript takes a token, the folder, the umask or "", the mark, names of
 // variables that are not passed on, and what to run. Lines with the token end
 // the output. What a pipeline or a subshell leaves behind may take a moment to
-// go, so what is left is looked for several times.
+// go, and a process that forks while the others are looked at may be missed: so
+// what is left is looked for several times.
 const runScript = `
 t=$1 d=$2 u=$3 m=$4 n=$5
 shift 5
@@ -50,13 +51,16 @@ unset BASH_ENV ENV OLDPWD $n
 test -z "$u" || umask "$u"
 "$@" </dev/null
 s=$?
-l= i=0
-while grep -qsF "$m" /proc/[0-9]*/environ; do
-	i=$((i+1))
-	if test $i -gt 4; then l=" left"; break; fi
-	sleep 0.02
+i=0 none=0
+while test $i -lt 5 && test $none -lt 2; do
+	if grep -qsF "$m" /proc/[0-9]*/environ; then
+		none=0 i=$((i+1))
+		sleep 0.02
+	else
+		none=$((none+1))
+	fi
 done
-end "$s$l"
+if test $none -lt 2; then end "$s left"; else end "$s"; fi
 `
 
 // startScript becomes the program. Shells differ about one without a name.
@@ -64,8 +68,8 @@ const startScript = `if test -z "$1"; then echo ": not found" >&2; exit 127; fi
 exec "$@"`
 
 // killScript takes a mark. It gives what carries it a second to end, and then
-// kills until nothing is left, twice in a row: a process that forks may be
-// missed once.
+// kills until nothing is left, several times in a row: a process that forks may
+// be missed once.
 const killScript = `
 list() { grep -lsF "$m" /proc/[0-9]*/environ | sed 's|^/proc/\([0-9]*\)/.*|\1|'; }
 m=$1
@@ -78,7 +82,7 @@ while test $i -lt 100; do
 	p=$(list)
 	if test -z "$p"; then
 		none=$((none+1))
-		test $none -lt 2 || exit 0
+		test $none -lt 3 || exit 0
 	else
 		none=0
 		kill -KILL $p
@@ -108,6 +112,7 @@ func (m *mount) Run(ctx context.Context, c sandboxes.Command) (sandboxes.Exit, e
 	closed := m.ctx.Err() != nil
 	if !closed {
 		m.runs.Add(1)
+		m.ran = true
 	}
 	m.mu.Unlock()
 	if closed {

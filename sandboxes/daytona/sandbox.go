@@ -152,7 +152,8 @@ type mount struct {
 	cancel  context.CancelFunc
 	finish  func() error
 
-	mu   sync.Mutex      // guards left, and that no run begins once ctx has ended
+	mu   sync.Mutex      // guards the following, and that no run begins once ctx has ended
+	ran  bool            // a command was started
 	left map[string]bool // sessions with background jobs
 	runs sync.WaitGroup
 }
@@ -249,12 +250,12 @@ func (m *mount) Close() error {
 func (m *mount) end() error {
 	m.runs.Wait()
 	m.mu.Lock()
-	left := m.left
+	left, ran := m.left, m.ran
 	m.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), endLimit)
 	defer cancel()
 	var errs []error
-	if len(left) > 0 {
+	if ran { // what a command left may have been overlooked at its end
 		errs = append(errs, m.kill(ctx, m.mark))
 	}
 	for session := range left {

@@ -456,3 +456,33 @@ func (l *log) streams() (out [2]string, err error) {
 	}
 	return out, nil
 }
+
+// End is how a stream ends.
+type End int
+
+// The ends of streams.
+const (
+	Orderly End = iota // as the service ends it
+	Cut                // the connection goes
+	Silent             // not before the follower goes
+)
+
+// Streamed is an answer to who follows a log: these bytes, and then an end.
+func Streamed(b []byte, end End) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		conn, err := upgrade(w, r)
+		if err != nil {
+			return
+		}
+		defer conn.CloseNow()
+		if conn.Write(r.Context(), websocket.MessageBinary, b) != nil {
+			return // it went
+		}
+		switch end {
+		case Orderly:
+			_ = conn.Close(websocket.StatusNormalClosure, "") // it went
+		case Silent:
+			<-conn.CloseRead(r.Context()).Done()
+		}
+	}
+}
