@@ -3,6 +3,7 @@ package providers
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -40,6 +41,12 @@ const (
 	// connection cannot be used for the next turn.
 	drainGrace = 50 * time.Millisecond
 	maxDrain   = 16 << 10
+	// maxValues bounds the values in one event or document of more than
+	// manyBytes. A decoder makes up to 40 bytes of memory of each byte of a list
+	// of empty values, so that 16 MiB of them would take most of a GiB; an answer
+	// of the longest that is read has a tenth of it.
+	maxValues = 250_000
+	manyBytes = 256 << 10
 )
 
 // Attempt is one HTTP request and how its answer is read.
@@ -117,9 +124,14 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 	}
 	defer resp.Body.Close()
 	watch.body = resp.Body
+	content, failure := unpacked(resp.Header, watch)
+	if failure != nil {
+		a.Fail(failure)
+		return
+	}
 
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		body, _ := io.ReadAll(io.LimitReader(watch, maxErrorBody))
+		body, _ := io.ReadAll(io.LimitReader(content, maxErrorBody))
 		if ctx.Err() != nil {
 			fail(ctx.Err())
 			return
@@ -128,7 +140,7 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 		return
 	}
 
-	br := bufio.NewReaderSize(watch, 512) // only to look at the first byte
+	br := bufio.NewReaderSize(content, 512) // only to look at the first byte
 	if !strings.Contains(strings.ToLower(resp.Header.Get("Content-Type")), "text/event-stream") {
 		first, err := firstByte(br)
 		if err != nil && err != io.EOF {
@@ -147,6 +159,10 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 		switch {
 		case ctx.Err() != nil:
 			fail(ctx.Err()) // what was already here does not go out any more
+		case err == nil && len(bytes.TrimSpace(e.Data)) == 0:
+			// Another form of keep-alive.
+		case err == nil && crowded(e.Data):
+			a.Fail(invalid("the provider sent an event with too many parts"))
 		case err == nil:
 			t.Event(a, e)
 			if a.Stopped() && grace == nil {
@@ -168,6 +184,43 @@ func (t Attempt) Run(ctx context.Context, client *http.Client, req *messages.Req
 	}
 }
 
+// unpacked is the content of an answer's body. It was asked for as it is, but
+// there are proxies that compress everything.
+func unpacked(h http.Header, body io.Reader) (io.Reader, *messages.Failure) {
+	switch coding := strings.ToLower(strings.TrimSpace(h.Get("Content-Encoding"))); coding {
+	case "", "identity":
+		return body, nil
+	case "gzip", "x-gzip":
+		return &gunzip{body: body}, nil
+	default:
+		f := invalid("the answer is compressed in a way that was not asked for (" + bounded(coding, maxCode) + ")")
+		f.Hint = "check the proxy or gateway in front of the provider"
+		return nil, f
+	}
+}
+
+// errNotGzip is for a body that is not what its header says.
+var errNotGzip = errors.New("not gzip")
+
+// gunzip reads a compressed body, each piece as soon as it is there.
+type gunzip struct {
+	body io.Reader
+	z    *gzip.Reader
+	err  error
+}
+
+func (g *gunzip) Read(p []byte) (int, error) {
+	if g.z == nil && g.err == nil {
+		if g.z, g.err = gzip.NewReader(g.body); g.err == gzip.ErrHeader {
+			g.err = errNotGzip
+		}
+	}
+	if g.err != nil {
+		return 0, g.err
+	}
+	return g.z.Read(p)
+}
+
 // whole reads an answer that is no stream.
 func (t Attempt) whole(a *Assembler, req *messages.Request, h http.Header, r io.Reader, first byte, fail func(error)) {
 	if first == '<' {
@@ -184,6 +237,9 @@ func (t Attempt) whole(a *Assembler, req *messages.Request, h http.Header, r io.
 	case len(body) > sse.MaxLine:
 		a.Fail(invalid("the provider's answer is longer than 16 MiB"))
 		return
+	case crowded(body):
+		a.Fail(invalid("the provider's answer has too many parts"))
+		return
 	}
 	if f, ok := ErrorIn(body); ok {
 		f.Header = h
@@ -198,6 +254,28 @@ func (t Attempt) whole(a *Assembler, req *messages.Request, h http.Header, r io.
 	}
 	t.Whole(a, body)
 	a.Finish()
+}
+
+// crowded tells whether JSON has more values than any answer. What is in its
+// strings does not count.
+func crowded(data []byte) bool {
+	if len(data) <= manyBytes {
+		return false
+	}
+	values, inString := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case c == ',' && !inString:
+			if values++; values > maxValues {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (t Attempt) refused(req *messages.Request, f Fault, body []byte) *messages.Failure {
@@ -342,6 +420,9 @@ func broken(caller, own context.Context, u *url.URL, err error, total, idle time
 	case errIdle:
 		return &messages.Failure{Type: messages.FailTimeout, Retryable: true,
 			Message: "the provider sent nothing for " + idle.String()}
+	}
+	if errors.Is(err, errNotGzip) {
+		return invalid("the answer says that it is compressed, and is not")
 	}
 	return ClassifyNetwork(u.Host, err)
 }

@@ -6,7 +6,12 @@ import (
 	"codework/messages"
 )
 
-const perMillion = 1e6
+const (
+	perMillion = 1e6
+	// maxCount bounds a count: far beyond any window, and low enough that
+	// everything a session ever counts can be added up.
+	maxCount = 1 << 40
+)
 
 // Billing is what decides a price beside the token counts. The zero value is
 // the plain rate.
@@ -19,13 +24,13 @@ type Billing struct {
 }
 
 // Price returns u with total and cost filled in and every count made sane:
-// none below zero, no more reasoning than output. TotalTokens and ProviderCost
+// none below zero or without measure, no more reasoning than output. TotalTokens and ProviderCost
 // are kept where the provider gave them. The rates are per million tokens; of
 // the tiers whose threshold the whole prompt passes, the highest one's hold for
 // everything.
 func Price(m messages.Model, u messages.Usage, b Billing) messages.Usage {
 	for _, n := range []*int64{&u.Input, &u.Output, &u.Reasoning, &u.CacheRead, &u.CacheWrite, &u.TotalTokens} {
-		*n = max(*n, 0)
+		*n = min(max(*n, 0), maxCount)
 	}
 	u.Reasoning = min(u.Reasoning, u.Output)
 	if !(u.ProviderCost >= 0) || math.IsInf(u.ProviderCost, 0) {

@@ -8,6 +8,7 @@ package anthropic
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -140,8 +141,12 @@ type usage struct {
 }
 
 func (s *stream) event(a *providers.Assembler, raw sse.Event) {
+	if string(raw.Data) == "[DONE]" {
+		return // some gateways end every stream as Chat Completions does
+	}
 	var e event
-	if err := json.Unmarshal(raw.Data, &e); err != nil {
+	var wrongType *json.UnmarshalTypeError // compatible servers differ; such a field is left empty
+	if err := json.Unmarshal(raw.Data, &e); err != nil && !errors.As(err, &wrongType) {
 		a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the provider sent an event that is not what the protocol says"})
 		return
 	}

@@ -40,7 +40,7 @@ func (Dialect) Stream(ctx context.Context, client *http.Client, req *messages.Re
 			url = ""
 		}
 	}
-	s := &stream{req: req, compat: c, byIndex: map[int]*call{}, think: thinkSplitter{on: c.InlineThink}}
+	s := &stream{req: req, compat: c, byIndex: map[int]*call{}, byID: map[string]*call{}, think: thinkSplitter{on: c.InlineThink}}
 	providers.Attempt{
 		URL:    url,
 		Header: header(req, c),
@@ -65,6 +65,7 @@ type stream struct {
 	think   thinkSplitter
 	calls   []*call
 	byIndex map[int]*call
+	byID    map[string]*call // by the id that the server gave
 	refusal strings.Builder
 	details []*detail // OpenRouter's reasoning_details
 	held    int       // bytes in details
@@ -75,7 +76,7 @@ type call struct {
 	block *providers.Block
 	id    string // as the server gave it
 	name  string
-	args  strings.Builder
+	args  arguments
 }
 
 // chunk is one frame. Fields of a wrong type are left empty: servers differ,
@@ -236,6 +237,9 @@ func (s *stream) delta(a *providers.Assembler, d *delta) {
 		s.refusal.WriteString(d.Refusal)
 	}
 	for i := range d.ToolCalls {
+		if a.Ended() {
+			return // one frame can hold more calls than an answer may
+		}
 		s.tool(a, &d.ToolCalls[i])
 	}
 }
@@ -279,7 +283,7 @@ func (s *stream) text(a *providers.Assembler, delta string) {
 // tool takes one fragment of a call. Servers name the call it belongs to by
 // index, by id, by neither, or wrongly by index 0 for each.
 func (s *stream) tool(a *providers.Assembler, d *toolDelta) {
-	args := arguments(d.Function.Arguments)
+	args := written(d.Function.Arguments)
 	c := s.find(d, args)
 	if c == nil {
 		s.think.flush(a.Thinking, a.Text)
@@ -289,17 +293,26 @@ func (s *stream) tool(a *providers.Assembler, d *toolDelta) {
 		if d.Index != nil {
 			s.byIndex[*d.Index] = c
 		}
+		s.identify(c, d.ID)
 	} else {
 		if c.id == "" {
 			c.id = d.ID
+			s.identify(c, d.ID)
 		}
 		if c.name == "" {
 			c.name = d.Function.Name
 			a.Named(c.block, c.id, c.name)
 		}
 	}
-	c.args.WriteString(args)
+	c.args.add(args)
 	a.Append(c.block, args)
+}
+
+// identify notes the id of a call. Of several with the same one the first has it.
+func (s *stream) identify(c *call, id string) {
+	if id != "" && s.byID[id] == nil {
+		s.byID[id] = c
+	}
 }
 
 // find returns the call that a fragment goes on with, or nil for a new one.
@@ -309,15 +322,10 @@ func (s *stream) find(d *toolDelta, args string) *call {
 	case d.Index != nil:
 		c = s.byIndex[*d.Index]
 	case d.ID != "":
-		for _, known := range s.calls {
-			if known.id == d.ID {
-				return known
-			}
-		}
-		return nil
+		return s.byID[d.ID]
 	case len(s.calls) > 0:
 		c = s.calls[len(s.calls)-1]
-		if d.Function.Name != "" && c.name != "" && c.args.Len() > 0 {
+		if d.Function.Name != "" && c.name != "" && c.args.text.Len() > 0 {
 			return nil // whole calls, one after the other
 		}
 	}
@@ -327,7 +335,7 @@ func (s *stream) find(d *toolDelta, args string) *call {
 	if d.ID != "" && c.id != "" && d.ID != c.id && d.Function.Name != "" {
 		return nil
 	}
-	if d.ID == "" && d.Function.Name != "" && c.name != "" && args != "" && json.Valid([]byte(c.args.String())) {
+	if d.ID == "" && d.Function.Name != "" && c.name != "" && args != "" && c.args.complete() {
 		return nil
 	}
 	return c
@@ -418,8 +426,50 @@ func (d *detail) MarshalJSON() ([]byte, error) {
 	return json.Marshal(d.fields)
 }
 
-// arguments are a string of JSON, or the JSON itself.
-func arguments(raw json.RawMessage) string {
+// arguments are those of a call, as far as they have come. They are followed
+// byte by byte, so that telling whether they are complete costs nothing while
+// they are not: some servers give that occasion with each of many fragments.
+type arguments struct {
+	text     strings.Builder
+	depth    int // open brackets
+	inString bool
+	escaped  bool
+	closed   bool // the outermost bracket was
+	broken   bool // closed, and no JSON
+}
+
+func (g *arguments) add(fragment string) {
+	g.text.WriteString(fragment)
+	for i := range len(fragment) {
+		switch c := fragment[i]; {
+		case g.escaped:
+			g.escaped = false
+		case g.inString:
+			g.escaped, g.inString = c == '\\', c != '"'
+		case c == '"':
+			g.inString = true
+		case c == '{', c == '[':
+			g.depth++
+		case c == '}', c == ']':
+			g.depth--
+			g.closed = g.closed || g.depth <= 0
+		}
+	}
+}
+
+// complete tells whether the arguments are JSON as they are.
+func (g *arguments) complete() bool {
+	if g.broken || g.inString || g.depth > 0 {
+		return false
+	}
+	valid := json.Valid([]byte(g.text.String()))
+	g.broken = g.closed && !valid
+	return valid
+}
+
+// written is what a fragment says of the arguments: a string of JSON, or the JSON
+// itself.
+func written(raw json.RawMessage) string {
 	if !present(raw) {
 		return ""
 	}

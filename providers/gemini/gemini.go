@@ -187,6 +187,9 @@ func (c *chunk) reset() {
 }
 
 func (s *stream) chunk(a *providers.Assembler, data []byte) {
+	if string(data) == "[DONE]" {
+		return // some gateways end every stream as Chat Completions does
+	}
 	c := &s.c
 	c.reset()
 	var wrongType *json.UnmarshalTypeError
