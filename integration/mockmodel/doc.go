@@ -119,8 +119,9 @@
 //	drop:K             the first K requests with this marker are cut half way
 //
 // Which turn it is follows from the tool results after the marked prompt. #ID
-// keeps the fault counts of equal markers apart. Each delta starts with "@" and
-// the wall clock in microseconds, so that a client can measure its delay. A
+// keeps the fault counts of equal markers apart. Each delta starts with "@", the
+// wall clock in microseconds and its number of how many, as in "@1700000000000000
+// 3/50", so that a client can measure its delay and knows what is missing. A
 // server without any script answers unmarked requests as mock=text:1.
 //
 // # Strict

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -35,7 +36,7 @@ func history(path, prompt string, n int) string {
 	return text(o)
 }
 
-var stampPattern = regexp.MustCompile(`@(\d+) mock text `)
+var stampPattern = regexp.MustCompile(`@(\d+) (\d+/\d+) mock text `)
 
 func TestMarkerText(t *testing.T) {
 	both(t, func(t *testing.T, path string) {
@@ -48,7 +49,10 @@ func TestMarkerText(t *testing.T) {
 			t.Fatalf("%q", got.text)
 		}
 		last := before.UnixMicro()
-		for _, m := range stamps {
+		for i, m := range stamps {
+			if want := fmt.Sprintf("%d/5", i+1); m[2] != want {
+				t.Errorf("delta %s, want %s", m[2], want)
+			}
 			us, err := strconv.ParseInt(m[1], 10, 64)
 			if err != nil || us < last || us > after.UnixMicro() {
 				t.Errorf("stamp %s is not between %d and %d", m[1], last, after.UnixMicro())

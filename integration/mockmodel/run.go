@@ -211,14 +211,17 @@ func (run *run) call(st Call) error {
 	return run.paced(split(st.Args, st.Split), st.Delay, func(f string) error { return run.enc.args(st, f) })
 }
 
-// stamp sends the deltas of a marker, each with the time of its writing.
+// stamp sends the deltas of a marker, each with the time of its writing and its
+// number.
 func (run *run) stamp(st stamped) error {
 	n := st.n
 	if st.cut {
 		n = (n + 1) / 2
 	}
+	sent := 0
 	err := run.paced(make([]string, n), st.delay, func(string) error {
-		return run.enc.text(fmt.Sprintf("@%d mock text ", time.Now().UnixMicro()))
+		sent++
+		return run.enc.text(fmt.Sprintf("@%d %d/%d mock text ", time.Now().UnixMicro(), sent, st.n))
 	})
 	if err == nil && st.cut {
 		return run.hangUp(CutClose, nil)
