@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/testscript"
+
 	"codework/sandboxes/daytona/daytonatest"
 )
 
@@ -81,4 +83,17 @@ func TestDaytonaOfOurTestsServesTheVendorsClient(t *testing.T) {
 			t.Errorf("step %d:\n got %s\nwant %s", i, a, b)
 		}
 	}
+}
+
+func cmdDaytona(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, args, 0, 0, "daytona")
+	root, err := os.MkdirTemp("", "daytona")
+	ts.Check(err)
+	s := daytonatest.New(root)
+	ts.Defer(func() {
+		s.Close()
+		ts.Check(os.RemoveAll(root))
+	})
+	ts.Setenv("DAYTONA_API_URL", s.URL())
+	ts.Setenv("DAYTONA_API_KEY", daytonatest.Key)
 }

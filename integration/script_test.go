@@ -127,6 +127,7 @@ func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*w
 //	handshake STATUS [HEADER VALUE]…   ask it for a WebSocket
 //	result ID                 print the result of a call as the last request had it
 //	newer NAME                set $NAME to the path of another, newer build
+//	daytona                   start a Daytona, and set what its clients look for
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"mockmodel":    cmdMockmodel,
 	"settings":     cmdSettings,
@@ -161,6 +162,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"address":      cmdAddress,
 	"handshake":    cmdHandshake,
 	"result":       cmdResult,
+	"daytona":      cmdDaytona,
 }
 
 // usage fails a script that uses a command wrongly.
