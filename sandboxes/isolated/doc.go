@@ -51,12 +51,14 @@
 //
 // A socket that a program of the host makes outside /run and /tmp after the
 // sandbox was attached can be reached, unless the kernel's Landlock knows
-// sockets in the file system; with the host's network and a kernel older than
-// 6.12 abstract ones can.
+// sockets in the file system, and so can one that was bound by a relative name in
+// a folder in which no process works any more; with the host's network and a
+// kernel older than 6.12 abstract ones can.
 //
-// When a program of the host replaces a protected file (git does, for its
-// config) the protection goes with the old one. The sandbox ends then, moments
-// later, and the next use begins another.
+// When a program of the host replaces a file that is protected or hidden (git
+// does, for its config and for stored passwords) the mount goes with the old one,
+// and what is to be hidden may be made only then. The sandbox ends at that,
+// moments later, and the next use begins another.
 //
 // A limit on memory without a control group is one of each process. The limit
 // on processes counts threads, the sandbox's own included; when it is exhausted

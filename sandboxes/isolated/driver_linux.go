@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -144,13 +145,16 @@ func (d *Driver) plan(spec sandboxes.Spec, cfg Config, level Level, g *groups) (
 		Internet: cfg.Network.Host,
 		Args:     agent.Args(agent.ServeOptions{ID: spec.ID, StateDir: agentState}),
 	}
-	if p.Hide, err = d.hidden(cfg.Hide); err != nil {
+	if p.Hide, p.Secrets, err = d.hidden(cfg.Hide); err != nil {
 		return nil, nil, err
 	}
 	for _, path := range p.Write {
 		if below(path, p.Hide) {
 			return nil, nil, &sandboxes.ConfigError{Reason: path + " is to be writable and lies in a folder that is hidden"}
 		}
+	}
+	if level == Full {
+		p.Keep = append(p.Keep, above(p.Hide, p.Write)...)
 	}
 	p.Hide = append(p.Hide, sockets(p.Write)...)
 	if p.Limits, err = cfg.rlimits(g); err != nil {
@@ -180,6 +184,23 @@ func chain(dir, rest string) []string {
 	return out
 }
 
+// above lists the folders between what can be written and what is hidden in it.
+// What is hidden goes along when one of them is moved, and would be looked for in
+// vain by the next sandbox.
+func above(hide, write []string) []string {
+	var out []string
+	for _, path := range hide {
+		for _, root := range write {
+			if rest, ok := within(path, root); ok && rest != "" {
+				folders := chain(root, rest)
+				out = append(out, folders[:len(folders)-1]...)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // resolvers are the files about names of a machine's network that lie in a
 // covered folder.
 func resolvers(internet bool) []string {
@@ -202,11 +223,12 @@ func (d *Driver) byPaths(spec sandboxes.Spec, p *plan, vars map[string]string) e
 	if p.Level == None {
 		return nil
 	}
+	p.Read = around("/", slices.Concat(p.Hide, kernelPaths))
 	var write []string
 	for _, path := range p.Write {
-		write = append(write, around(path, append(p.ReadOnly, p.Keep...))...)
+		write = append(write, around(path, slices.Concat(p.ReadOnly, p.Keep, p.Hide))...)
+		p.Read = append(p.Read, around(path, p.Hide)...)
 	}
-	p.Read = append(around("/", append(p.Hide, kernelPaths...)), p.Write...)
 	p.Write = append(write, tmp)
 	return nil
 }

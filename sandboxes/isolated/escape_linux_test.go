@@ -256,7 +256,7 @@ func TestSecretsCannotBeRead(t *testing.T) {
 			t.Errorf("cat %s after the cover was shaken: %+v", path, r)
 		}
 	}
-	if read(t, s.project+"/other/.env") != "secret" { // its folder may be renamed, with the cover
+	if read(t, s.project+"/own/.env") != "secret" { // its folder stays too, where the next sandbox looks for it
 		t.Error("what was hidden has changed")
 	}
 }

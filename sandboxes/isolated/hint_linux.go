@@ -28,7 +28,8 @@ func (m *mount) Run(ctx context.Context, c sandboxes.Command) (sandboxes.Exit, e
 	}
 	output := c.Output
 	if output == nil {
-		return m.Mount.Run(ctx, c)
+		exit, err := m.Mount.Run(ctx, c)
+		return exit, m.lost(err)
 	}
 	var tail []byte
 	c.Output = func(s sandboxes.Stream, b []byte) {
@@ -41,6 +42,7 @@ func (m *mount) Run(ctx context.Context, c sandboxes.Command) (sandboxes.Exit, e
 		output(s, b)
 	}
 	exit, err := m.Mount.Run(ctx, c)
+	err = m.lost(err)
 	if err != nil || exit.Code == 0 || exit.TimedOut {
 		return exit, err
 	}
@@ -60,6 +62,18 @@ func (m *mount) Run(ctx context.Context, c sandboxes.Command) (sandboxes.Exit, e
 		output(stream, []byte(line))
 	}
 	return exit, nil
+}
+
+// lost gives the error of a command its cause when its sandbox was ended.
+func (m *mount) lost(err error) error {
+	var se *sandboxes.ShellError
+	if !errors.As(err, &se) {
+		return err
+	}
+	if cause := m.sandbox.intact(); cause != nil {
+		return &sandboxes.ShellError{Reason: se.Reason, Err: cause}
+	}
+	return err
 }
 
 // unreachable are what programs say that find no network.
@@ -181,11 +195,17 @@ func (m *mount) explain(err error, path string) error {
 // The file operations that walls refuse; see sandboxes.Files.
 
 func (m *mount) Read(ctx context.Context, path string, offset, limit int64) ([]byte, error) {
+	if err := m.sandbox.intact(); err != nil {
+		return nil, &sandboxes.FileError{Op: "read", Path: path, Err: err}
+	}
 	b, err := m.Mount.Read(ctx, path, offset, limit)
 	return b, m.explain(err, path)
 }
 
 func (m *mount) List(ctx context.Context, path string) ([]sandboxes.Info, error) {
+	if err := m.sandbox.intact(); err != nil {
+		return nil, &sandboxes.FileError{Op: "list", Path: path, Err: err}
+	}
 	list, err := m.Mount.List(ctx, path)
 	return list, m.explain(err, path)
 }

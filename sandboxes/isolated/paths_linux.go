@@ -64,8 +64,9 @@ func writable(field, path string) (string, error) {
 	return real, nil
 }
 
-// hidden resolves what is not to be read. What does not exist is left out.
-func (d *Driver) hidden(more []string) ([]string, error) {
+// hidden resolves what is not to be read. What does not exist is left out of
+// the paths; names has it too, as it was given and as it is.
+func (d *Driver) hidden(more []string) (paths, names []string, err error) {
 	var list []string
 	for _, home := range homes() {
 		for _, s := range secrets {
@@ -76,22 +77,27 @@ func (d *Driver) hidden(more []string) ([]string, error) {
 	list = append(list, d.opt.Hide...)
 	for _, path := range more {
 		if !filepath.IsAbs(path) {
-			return nil, &sandboxes.ConfigError{Reason: "config: hide: " + path + " is not absolute"}
+			return nil, nil, &sandboxes.ConfigError{Reason: "config: hide: " + path + " is not absolute"}
 		}
 		list = append(list, path)
 	}
-	var out []string
 	for _, path := range list {
+		if path == "" {
+			continue
+		}
+		names = append(names, filepath.Clean(path))
 		real, err := filepath.EvalSymlinks(path)
-		if err != nil || slices.Contains(out, real) {
+		if err != nil || slices.Contains(paths, real) {
 			continue
 		}
 		if real == "/" {
-			return nil, &sandboxes.ConfigError{Reason: "config: hide: " + path + " is the whole disk"}
+			return nil, nil, &sandboxes.ConfigError{Reason: "config: hide: " + path + " is the whole disk"}
 		}
-		out = append(out, real)
+		paths = append(paths, real)
 	}
-	return topmost(out), nil
+	names = append(names, paths...)
+	slices.Sort(names)
+	return topmost(paths), slices.Compact(names), nil
 }
 
 // topmost sorts paths and leaves out those that lie below others.
@@ -122,23 +128,53 @@ func sockets(write []string) []string {
 		return nil
 	}
 	defer f.Close()
-	var out []string
+	var out, dirs []string
 	for sc := bufio.NewScanner(f); sc.Scan(); {
-		path := socketPath(sc.Text())
-		if path == "" || below(path, covered) && !below(path, write) || slices.Contains(out, path) {
+		name := socketPath(sc.Text())
+		if name == "" {
 			continue
 		}
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			if info, err := os.Lstat(real); err == nil && info.Mode()&fs.ModeSocket != 0 {
-				out = append(out, real)
+		paths := []string{name}
+		if !filepath.IsAbs(name) {
+			// Whoever made it was in its folder, and perhaps still is.
+			if dirs == nil {
+				dirs = append(workingDirs(), homes()...)
+			}
+			paths = paths[:0]
+			for _, dir := range dirs {
+				paths = append(paths, filepath.Join(dir, name))
+			}
+		}
+		for _, path := range paths {
+			if below(path, covered) && !below(path, write) || slices.Contains(out, path) {
+				continue
+			}
+			if real, err := filepath.EvalSymlinks(path); err == nil {
+				if info, err := os.Lstat(real); err == nil && info.Mode()&fs.ModeSocket != 0 {
+					out = append(out, real)
+				}
 			}
 		}
 	}
 	return out
 }
 
-// socketPath finds the absolute path in a line of /proc/net/unix (unix(7)): the
-// eighth field, to the end of the line.
+// workingDirs are those of the processes that this user may look at.
+func workingDirs() []string {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is right
+	var out []string
+	for _, link := range links {
+		if dir, err := os.Readlink(link); err == nil && filepath.IsAbs(dir) {
+			out = append(out, dir)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// socketPath finds the path in a line of /proc/net/unix (unix(7)): the eighth
+// field, to the end of the line, as it was given to who bound it. "" is none, or
+// an abstract name.
 func socketPath(line string) string {
 	for range 7 {
 		line = strings.TrimLeft(line, " ")
@@ -148,8 +184,9 @@ func socketPath(line string) string {
 		}
 		line = rest
 	}
-	if line = strings.TrimLeft(line, " "); strings.HasPrefix(line, "/") {
-		return line
+	line = strings.TrimLeft(line, " ")
+	if strings.HasPrefix(line, "@") || line == "Path" { // the list's head
+		return ""
 	}
-	return ""
+	return line
 }

@@ -18,6 +18,9 @@ type plan struct {
 	Read []string `json:"read,omitempty"`
 	// Hide are files and folders that cannot be read.
 	Hide []string `json:"hide,omitempty"`
+	// Secrets are names of what is hidden, and of what would be if it existed,
+	// for who watches from outside that they stay as they are.
+	Secrets []string `json:"-"`
 	// Show are files and folders that stay readable below the folders that
 	// every sandbox has of its own.
 	Show   []string `json:"show,omitempty"`

@@ -25,7 +25,7 @@ type sandbox struct {
 	plan   *plan
 	vars   map[string]string   // in every command
 	swept  chan struct{}       // closed when nothing of it is left
-	pinned map[string]identity // protected files and folders, before it was built
+	pinned map[string]identity // protected and hidden files and folders, before it was built
 
 	unpinned sync.Once
 }
@@ -33,7 +33,7 @@ type sandbox struct {
 // watch sees to it that nothing is left of a sandbox whose connection has
 // ended, in whatever way: its agent ends by itself, in at most two seconds.
 func (s *sandbox) watch() {
-	if names := watchNames(s.pinned); names != nil {
+	if names := newWatch(s.pinned); names != nil {
 		guarded := make(chan struct{})
 		go func() {
 			defer close(guarded)

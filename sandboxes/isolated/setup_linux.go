@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -40,9 +41,10 @@ func Main(args []string) (handled bool, code int) {
 	// What is given up is given up by one thread; starting the agent is what
 	// ends all the others.
 	runtime.LockOSThread()
-	unix.CloseOnExec(connFD)
-	unix.CloseOnExec(reportFD)
-	err := becomeSandbox(args[0])
+	err := forgetInherited()
+	if err == nil {
+		err = becomeSandbox(args[0])
+	}
 	if err == nil {
 		return true, 0
 	}
@@ -58,6 +60,13 @@ func Main(args []string) (handled bool, code int) {
 	b, _ := json.Marshal(f)
 	_, _ = unix.Write(reportFD, b)
 	return true, 1
+}
+
+// forgetInherited keeps from the agent every descriptor but the standard ones:
+// the two above, and whatever the server itself was started with. A folder of
+// the host among them would be a way around all mounts, by /proc/1/fd.
+func forgetInherited() error {
+	return step("close inherited descriptors", "", unix.CloseRange(connFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC))
 }
 
 // Steps whose failure has usual causes.
