@@ -70,6 +70,12 @@ left alone.`,
 			if err := g.chooseServer(c); err != nil {
 				return err
 			}
+			// A variable that is not set must not mean the host.
+			for _, name := range []string{"sandbox-driver", "sandbox-id", "sandbox-provider-id"} {
+				if flag := c.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+					return usagef("--%s: expected a string that is not empty", name)
+				}
+			}
 			if err := f.check(g.remote()); err != nil {
 				return err
 			}
