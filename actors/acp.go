@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"codework/messages"
@@ -43,7 +44,7 @@ type editor struct {
 	about    acp.Initialize
 	out      *outbound
 	sessions map[string]*editorSession
-	turns    map[string]*turn // that are not answered, by their request's id
+	turns    map[string]*turn // that are not answered, by their request's key
 	under    int              // other requests under way
 
 	ending bool
@@ -395,10 +396,12 @@ func (g *editor) end() {
 	}
 	g.ending = true
 	g.me.After(endGrace, editorLate{})
-	for _, t := range g.turns {
-		t.cancelled = true
-		if !t.sent {
-			g.finishTurn(t)
+	for _, s := range g.sessions {
+		for _, t := range slices.Clone(s.turns) {
+			t.cancelled = true
+			if !t.sent {
+				g.finishTurn(t)
+			}
 		}
 	}
 	g.leave()
@@ -415,11 +418,11 @@ func (g *editor) leave() {
 // settle looks whether the editor can be let go: because it is gone, or
 // because another process takes it over.
 func (g *editor) settle() {
-	if g.ended || g.under > 0 || len(g.turns) > 0 || !g.ending && !g.paused {
+	if g.ended || g.under > 0 || !g.ending && !g.paused {
 		return
 	}
 	for _, s := range g.sessions {
-		if s.busy || len(s.ops) > 0 || len(s.closers) > 0 {
+		if len(s.turns) > 0 || s.busy || len(s.ops) > 0 || len(s.closers) > 0 {
 			return
 		}
 	}

@@ -26,7 +26,7 @@ func (g *editor) notification(in acp.Incoming) {
 			}
 		}
 	case acp.MethodCancelAny:
-		if t := g.turns[string(acp.DecodeCancelled(in.Params))]; t != nil {
+		if t := g.turns[acp.DecodeCancelled(in.Params)]; t != nil {
 			g.cancelTurn(t)
 		}
 	}
@@ -139,7 +139,9 @@ func (g *editor) load(id acp.ID, p acp.Params, replay bool) *acp.Error {
 			}
 		}
 		g.reply(id, acp.ConfigResult{ConfigOptions: acp.Options(s.choices)})
-		g.out.update(s.id, acp.Titled(found.info.Title, found.info.UpdatedAt))
+		if found.info.Title != "" {
+			g.out.update(s.id, acp.Titled(found.info.Title, found.info.UpdatedAt))
+		}
 		g.aboutServers(s, o)
 	})
 	return nil
@@ -318,9 +320,9 @@ func (g *editor) prompt(m editorLine) *acp.Error {
 			return acp.Busy()
 		}
 	}
-	t := &turn{id: m.in.ID, s: s, prompt: p.ID}
+	t := &turn{id: m.in.ID, key: m.in.Key(), s: s, prompt: p.ID}
 	s.turns = append(s.turns, t)
-	g.turns[string(m.in.ID)] = t
+	g.turns[t.key] = t
 	g.op(s, m.in.ID, func() work {
 		look, open, dir := g.opening(s), s.feed != nil, s.dir
 		return func(ctx context.Context) (any, error) {

@@ -44,6 +44,7 @@ type note struct{ Severity, Title, Text string }
 // turn is a prompt that is not answered yet.
 type turn struct {
 	id     acp.ID
+	key    string // of the id, by which the request is cancelled
 	s      *editorSession
 	prompt string // its id in the session
 
@@ -485,8 +486,8 @@ func (g *editor) over(t *turn) {
 		g.put(s, s.tr.Close())
 	}
 	s.turns = slices.DeleteFunc(s.turns, func(o *turn) bool { return o == t })
-	if g.turns[string(t.id)] == t {
-		delete(g.turns, string(t.id))
+	if g.turns[t.key] == t {
+		delete(g.turns, t.key)
 	}
 }
 

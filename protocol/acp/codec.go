@@ -129,8 +129,8 @@ func Decode(line []byte) Incoming {
 	if json.Unmarshal(m["jsonrpc"], &version) != nil || version != "2.0" {
 		return refuse(id, CodeInvalidRequest, `Invalid request: expected "jsonrpc":"2.0"`)
 	}
-	raw, hasMethod := m["method"]
-	if !hasMethod {
+	raw := m["method"]
+	if absent(raw) {
 		_, result := m["result"]
 		_, failed := m["error"]
 		if hasID && (result || failed) {
@@ -241,10 +241,31 @@ func Result(id ID, result any) []byte {
 	}{"2.0", id, result})
 }
 
+// Key is an id in the one form that equal ids have: the same string may be
+// written with other escapes.
+func (in Incoming) Key() string { return keyOf(in.ID) }
+
+func keyOf(id ID) string {
+	var s string
+	if len(id) == 0 || id[0] != '"' || json.Unmarshal(id, &s) != nil {
+		return string(id)
+	}
+	return `"` + s
+}
+
+// maxMessage bounds what an error says, in characters: it may repeat what the
+// client sent, which may be as long as a line.
+const maxMessage = 4096
+
 // Failure is the line that answers a request with an error.
 func Failure(id ID, err *Error) []byte {
 	if id == nil {
 		id = null
+	}
+	if len(err.Message) > maxMessage {
+		short := *err
+		short.Message = clip(err.Message, maxMessage)
+		err = &short
 	}
 	return encode(struct {
 		Version string `json:"jsonrpc"`

@@ -140,6 +140,65 @@ func TestIdsKeepEveryDigitAndTheirType(t *testing.T) {
 	}
 }
 
+func TestEqualIdsHaveOneKey(t *testing.T) {
+	key := func(id string) string {
+		return Decode([]byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"x"}`)).Key()
+	}
+	if key(`"a\u00e9/"`) != key(`"aé\/"`) || key(`7`) == key(`"7"`) || key(`null`) == key(`"null"`) {
+		t.Error("keys and ids do not go together")
+	}
+	if DecodeCancelled(Params{"requestId": json.RawMessage(`"\u0041"`)}) != key(`"A"`) {
+		t.Error("a cancelled request is not found by its id")
+	}
+}
+
+// An error may repeat what the client sent, but not 9 MiB of it.
+func TestErrorsAreShort(t *testing.T) {
+	long := strings.Repeat("é", 5<<20)
+	for _, err := range []*Error{UnknownMethod(long), NotFound(long), Internal(long), Invalid(long)} {
+		line := Failure(ID("1"), err)
+		if len(line) > 16<<10 || !strings.Contains(string(line), "…") || Decode(line).Response != true {
+			t.Errorf("%d bytes", len(line))
+		}
+	}
+	for _, notices := range []bool{true, false} {
+		if line := Notify("s", Note(notices, "id", "warning", "title", long)); len(line) > 16<<10 {
+			t.Errorf("a notice of %d bytes", len(line))
+		}
+	}
+	for s, want := range map[string]string{"": "", "abc": "abc", "abcd": "ab…", "äöüß": "äö…"} {
+		if got := clip(s, 3); got != want {
+			t.Errorf("%q became %q", s, got)
+		}
+	}
+}
+
+// Null says the same as nothing, in the envelope too.
+func TestAResponseMayHaveANullMethod(t *testing.T) {
+	for _, text := range []string{`{"jsonrpc":"2.0","id":1,"result":null,"method":null}`, `{"jsonrpc":"2.0","id":1,"result":{},"error":null}`} {
+		if in := Decode([]byte(text)); !in.Response {
+			t.Errorf("%s: %+v", text, in)
+		}
+	}
+}
+
+func TestInitializeTakesAnyIntegerAsVersion(t *testing.T) {
+	for version, good := range map[string]bool{"0": true, "-1": true, "65535": true, "99999999999999999999": true, "null": true, `"1"`: false, "1.5": false, "1e3": false, "[]": false, "true": false} {
+		if _, err := DecodeInitialize(Params{"protocolVersion": json.RawMessage(version)}); (err == nil) != good {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+func TestNoOptionIsABoolean(t *testing.T) {
+	for kind, good := range map[string]bool{`"select"`: true, `null`: true, `"boolean"`: false} {
+		p := Params{"sessionId": json.RawMessage(`"s"`), "configId": json.RawMessage(`"model"`), "value": json.RawMessage(`"a/b"`), "type": json.RawMessage(kind)}
+		if _, err := DecodeSetConfig(p); (err == nil) != good {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
 func TestInitializeLooksAtNoticesOnly(t *testing.T) {
 	for params, want := range map[string]bool{
 		`{}`: false, `{"clientCapabilities":null}`: false, `{"clientCapabilities":7}`: false,

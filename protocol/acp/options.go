@@ -88,10 +88,17 @@ func Choose(c messages.Choices, id, value string) (messages.Runtime, *Error) {
 	return r, invalid("configId: there is no option " + clip(id, maxShown))
 }
 
-// clip cuts s to n runes.
+// clip cuts s to n characters.
 func clip(s string, n int) string {
-	if r := []rune(s); len(r) > n {
-		return string(r[:n-1]) + "…"
+	last := 0 // where the n-th character begins
+	for i := range s {
+		switch n {
+		case 1:
+			last = i
+		case 0:
+			return s[:last] + "…"
+		}
+		n--
 	}
 	return s
 }

@@ -186,8 +186,7 @@ type Initialize struct {
 // asks for, the answer is ours; it only has to be a number.
 func DecodeInitialize(p Params) (Initialize, *Error) {
 	if v := p["protocolVersion"]; !absent(v) {
-		var n int64
-		if json.Unmarshal(v, &n) != nil {
+		if strings.Trim(strings.TrimPrefix(string(v), "-"), "0123456789") != "" {
 			return Initialize{}, invalid("protocolVersion: expected an integer")
 		}
 	}
@@ -274,7 +273,7 @@ func (o *Open) server(raw json.RawMessage) *Error {
 		if _, err := m.need("url"); err != nil {
 			return invalid("mcpServers: " + name + " has neither command nor url")
 		}
-		o.Others = append(o.Others, name)
+		o.Others = append(o.Others, clip(name, maxShown))
 		return nil
 	}
 	s := messages.MCPServer{Name: name}
@@ -320,6 +319,9 @@ func DecodeSetConfig(p Params) (SetConfig, *Error) {
 	if s.ConfigID, err = p.need("configId"); err != nil {
 		return s, err
 	}
+	if kind, err := p.text("type"); err != nil || kind == "boolean" {
+		return s, invalid("type: every option here is a select")
+	}
 	v := p["value"]
 	if absent(v) || v[0] != '"' || json.Unmarshal(v, &s.Value) != nil {
 		return s, invalid("value: expected a string, not " + clip(string(v), maxShown))
@@ -351,5 +353,5 @@ func DecodeList(p Params) (List, *Error) {
 // session/cancel.
 func DecodeSession(p Params) (string, *Error) { return p.need("sessionId") }
 
-// DecodeCancelled reads the params of $/cancel_request.
-func DecodeCancelled(p Params) ID { return p["requestId"] }
+// DecodeCancelled reads the params of $/cancel_request: the Key of a request.
+func DecodeCancelled(p Params) string { return keyOf(p["requestId"]) }

@@ -21,6 +21,7 @@ const (
 	maxInput    = 1 << 20   // bytes of rawInput, above which its strings are cut
 	maxImages   = 3 << 20   // bytes of the images of one call, in base64
 	maxShownOut = 1 << 20   // bytes of a result's text; the tools keep to far less
+	maxPath     = 4096      // bytes of a path: no file has a longer one
 	cutMark     = "\n[cut]"
 )
 
@@ -131,7 +132,7 @@ func (t *Translator) relative(path string) string {
 // absolute is a path of a call for the editor to open; "" if there is none.
 func (t *Translator) absolute(path string) string {
 	switch {
-	case path == "" || strings.ContainsRune(path, 0):
+	case path == "" || len(path) > maxPath || strings.ContainsRune(path, 0):
 		return ""
 	case filepath.IsAbs(path):
 		return filepath.Clean(path)
@@ -142,7 +143,8 @@ func (t *Translator) absolute(path string) string {
 // locations names the file that a call reads or changes.
 func (t *Translator) locations(p messages.Part, d details) []Location {
 	kind := builtinKinds[p.Name]
-	if !t.Local || kind != "read" && kind != "edit" {
+	changed := d.Path != "" && (d.Created || d.Patch != "") // by whatever tool
+	if !t.Local || kind != "read" && kind != "edit" && !changed {
 		return nil
 	}
 	a := argumentsOf(p.Arguments)

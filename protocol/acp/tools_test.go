@@ -227,6 +227,11 @@ func TestLinesThatAreSentStayBelowTheLimit(t *testing.T) {
 	all := tr.settle("m", p)
 	all = append(all, tr.Replay(messages.Message{ID: "u", Role: messages.RoleUser, Parts: []messages.Part{
 		{Type: messages.PartText, Text: nasty}, {Type: messages.PartImage, MediaType: "image/png", Blob: "b", Bytes: 20 << 20}}})...)
+	path, err := messages.JSON(map[string]any{"path": nasty})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, tr.settle("m2", settled("read", string(path), messages.CallError, "", "no such file"))...)
 	joined := 0
 	for _, u := range all {
 		if n := len(Notify("ses_1", u)); n >= MaxOut {

@@ -298,6 +298,7 @@ func (t *Translator) Replayed(message string) {
 // Note is a word to the user: a notice where the client shows them, otherwise
 // a message of its own that is not part of the conversation.
 func Note(notices bool, id, severity, title, text string) Update {
+	text = clip(text, maxMessage)
 	if notices {
 		return Notice{"notice", severity, title, text}
 	}
