@@ -141,30 +141,40 @@ type AcceptOptions struct {
 	Token string
 }
 
-// Accept turns a request into a connection. If it may not, Accept answers it and
-// returns the reason: 403 for a foreign Host or Origin, 401 for a missing or
-// wrong token, 400 for a request that is no upgrade. Those are looked at in that
-// order and before anything else happens. Which paths exist is the caller's
-// business.
-func Accept(w http.ResponseWriter, r *http.Request, opts AcceptOptions) (Conn, error) {
-	refuse := func(status int, why string) (Conn, error) {
-		http.Error(w, why, status)
-		return nil, fmt.Errorf("refused with %d: %s", status, why)
-	}
+// Admit applies the rules of a listener to a request. If it may not come in, Admit
+// answers it and returns the reason: 403 for a foreign Host or Origin, 401 for a
+// missing or wrong token, in that order. Whatever a listener serves asks it before
+// anything else happens.
+func Admit(w http.ResponseWriter, r *http.Request, opts AcceptOptions) error {
 	if !opts.TrustHost && !hostAllowed(r.Host, opts.AllowHosts) {
-		return refuse(http.StatusForbidden, "host not allowed")
+		return refuse(w, http.StatusForbidden, "host not allowed")
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		if !originAllowed(origin, opts.AllowOrigins) {
-			return refuse(http.StatusForbidden, "origin not allowed")
+			return refuse(w, http.StatusForbidden, "origin not allowed")
 		}
 	}
 	if opts.Token != "" && !bearer(r.Header.Values("Authorization"), opts.Token) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		return refuse(http.StatusUnauthorized, "token missing or wrong")
+		return refuse(w, http.StatusUnauthorized, "token missing or wrong")
+	}
+	return nil
+}
+
+func refuse(w http.ResponseWriter, status int, why string) error {
+	http.Error(w, why, status)
+	return fmt.Errorf("refused with %d: %s", status, why)
+}
+
+// Accept turns a request into a connection. If it may not, Accept answers it and
+// returns the reason: those of Admit, then 400 for a request that is no upgrade.
+// Which paths exist is the caller's business.
+func Accept(w http.ResponseWriter, r *http.Request, opts AcceptOptions) (Conn, error) {
+	if err := Admit(w, r, opts); err != nil {
+		return nil, err
 	}
 	if !hasToken(r.Header, "Connection", "upgrade") || !hasToken(r.Header, "Upgrade", "websocket") {
-		return refuse(http.StatusBadRequest, "this is a WebSocket endpoint")
+		return nil, refuse(w, http.StatusBadRequest, "this is a WebSocket endpoint")
 	}
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		// Its own check compares Origin with Host, which DNS rebinding passes;
