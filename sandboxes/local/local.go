@@ -135,8 +135,8 @@ func (s *Sandbox) Mount(ctx context.Context, opt sandboxes.MountOptions) (sandbo
 		return nil, sandboxes.ErrClosed
 	}
 	m.scratch = filepath.Join(s.scratch.dir, rand.Text())
-	if err := os.Mkdir(m.scratch, 0o700); err != nil {
-		return nil, fmt.Errorf("make scratch: %w", err)
+	if err := makeScratch(m.scratch); err != nil {
+		return nil, err
 	}
 	s.mounts[m] = struct{}{}
 	return m, nil

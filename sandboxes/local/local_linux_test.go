@@ -42,6 +42,38 @@ func TestMountDirectory(t *testing.T) {
 	}
 }
 
+// TestScratchThatCommandsRemoveIsMadeAgain clears what is in a sandbox its /tmp.
+func TestScratchThatCommandsRemoveIsMadeAgain(t *testing.T) {
+	state := t.TempDir()
+	s, err := New(Options{StateDir: state + "/state"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := mountAt(t, s, sandboxes.MountOptions{Dir: state, Umask: -1})
+	for range 2 {
+		e, err := m.Run(ctxb, sandboxes.Command{Script: "rm -rf " + state + "/*; echo x", Full: "full"})
+		if err != nil || e.Code != 0 {
+			t.Fatal(e, err)
+		}
+	}
+	if e, err := m.Run(ctxb, sandboxes.Command{Script: "echo x", Full: "full"}); err != nil || e.Code != 0 {
+		t.Error(e, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(m.Scratch(), "full")); err != nil || string(b) != "x\n" {
+		t.Errorf("%q %v", b, err)
+	}
+	if err := os.RemoveAll(state + "/state"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := s.Mount(ctxb, sandboxes.MountOptions{Dir: state, Umask: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(other.Close(), s.Close(ctxb)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestScratchIsPrivateAndLeftOversOfTheDeadGo(t *testing.T) {
 	state := t.TempDir()
 	s, err := New(Options{StateDir: state})

@@ -45,7 +45,10 @@ func (o *output) open(m *mount, full string) error {
 		return &sandboxes.ShellError{Reason: "file for full output: not in scratch: " + full}
 	}
 	err := os.Remove(path)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = makeScratch(m.scratch)
+	}
+	if err == nil {
 		o.full, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	if err != nil {
