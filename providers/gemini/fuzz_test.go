@@ -3,6 +3,7 @@ package gemini
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -63,12 +64,54 @@ func FuzzParameters(f *testing.F) {
 	})
 }
 
+const delta = `{"candidates":[{"content":{"parts":[{"text":" word"}],"role":"model"},"index":0}],` +
+	`"usageMetadata":{"promptTokenCount":110,"totalTokenCount":110,"promptTokensDetails":[{"modality":"TEXT","tokenCount":110}]},"modelVersion":"gemini-2.5-flash","responseId":"AbCdEfGhIjKlMnOp"}`
+
+// The rule: what is read the quick way is what the decoder makes of it, also
+// with what a chunk before has left.
+func FuzzDelta(f *testing.F) {
+	f.Add(delta)
+	f.Add(frame(thoughtPart))
+	f.Add(`{"candidates":[{"content":{"parts":[{"text":"\ud800","thought":false,"thoughtSignature":"QQ=="}]}}],"createTime":{}}`)
+	f.Add(`{"candidates":[{"content":{"parts":[{"Text":"x"}]},"index":1}]}`)
+	f.Add("{ \"candidates\" : [ { \"content\" : { \"parts\" : [ { \"text\" : \"\xff\" } ] } } ] } ")
+	f.Fuzz(func(t *testing.T, data string) {
+		var quick, slow chunk
+		for _, before := range []string{"{}", delta} {
+			json.Unmarshal([]byte(before), &quick)
+			quick.reset()
+			if !quick.quick([]byte(data)) {
+				return
+			}
+			slow = chunk{}
+			if err := json.Unmarshal([]byte(data), &slow); err != nil {
+				t.Fatalf("%q: %v", data, err)
+			}
+			if q, s := shown(t, quick), shown(t, slow); q != s {
+				t.Fatalf("%q: quick %s, decoder %s", data, q, s)
+			}
+		}
+	})
+}
+
+// shown is a chunk in a form that tells no empty list from none.
+func shown(t *testing.T, c chunk) string {
+	t.Helper()
+	return fmt.Sprintf("%+v %+v %+v %s %s %s", c.Candidates, c.Feedback, c.Usage, c.Model, c.ID, c.Error)
+}
+
+func TestDeltasAreReadTheQuickWay(t *testing.T) {
+	for _, data := range []string{delta, frame(textPart), frame(thoughtPart)} {
+		if !new(chunk).quick([]byte(data)) {
+			t.Errorf("%s", data)
+		}
+	}
+}
+
 // What one delta costs, from the bytes to the event.
 func BenchmarkDelta(b *testing.B) {
 	const deltas = 1000
-	one := `{"candidates":[{"content":{"parts":[{"text":" word"}],"role":"model"},"index":0}],` +
-		`"usageMetadata":{"promptTokenCount":110,"totalTokenCount":110,"promptTokensDetails":[{"modality":"TEXT","tokenCount":110}]},"modelVersion":"gemini-2.5-flash","responseId":"AbCdEfGhIjKlMnOp"}`
-	body := strings.Repeat(dialecttest.Data(one), deltas) + dialecttest.Data(`{"candidates":[{"finishReason":"STOP"}]}`)
+	body := strings.Repeat(dialecttest.Data(delta), deltas) + dialecttest.Data(`{"candidates":[{"finishReason":"STOP"}]}`)
 	client := &http.Client{Transport: canned(body)}
 	req := request("http://provider.example")
 	b.ReportAllocs()

@@ -192,10 +192,13 @@ func (s *stream) chunk(a *providers.Assembler, data []byte) {
 	}
 	c := &s.c
 	c.reset()
-	var wrongType *json.UnmarshalTypeError
-	if err := json.Unmarshal(data, c); err != nil && !errors.As(err, &wrongType) {
-		a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the provider sent a frame that is not JSON"})
-		return
+	if !c.quick(data) {
+		c.reset()
+		var wrongType *json.UnmarshalTypeError
+		if err := json.Unmarshal(data, c); err != nil && !errors.As(err, &wrongType) {
+			a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the provider sent a frame that is not JSON"})
+			return
+		}
 	}
 	if e := bytes.TrimSpace(c.Error); len(e) > 0 && string(e) != "null" {
 		a.Fail(providers.Classify(s.req, providers.ReadFault(0, nil, data)))
