@@ -121,8 +121,13 @@ type pluginStart struct {
 	dir       string
 }
 
-// newPluginStart is for plugins that work for a session in dir.
-func (g *global) newPluginStart(dir string) (*pluginStart, error) {
+// firstHandshake is how long a plugin that is added may take to start: npx and
+// its kind download a program first. Sessions do not wait that long.
+const firstHandshake = 3 * time.Minute
+
+// newPluginStart is for plugins that work for a session in dir. 0 is the limit
+// of sessions.
+func (g *global) newPluginStart(dir string, handshake time.Duration) (*pluginStart, error) {
 	log, err := newLogger(g.logLevel, g.err)
 	if err != nil {
 		return nil, err
@@ -131,7 +136,7 @@ func (g *global) newPluginStart(dir string) (*pluginStart, error) {
 		return nil, err
 	}
 	processes := supervisor.NewHost(supervisor.Options{Log: log})
-	return &pluginStart{plugin.NewHost(plugin.Options{Processes: processes, Log: log, Version: version}), processes, dir}, nil
+	return &pluginStart{plugin.NewHost(plugin.Options{Processes: processes, Log: log, Version: version, Handshake: handshake}), processes, dir}, nil
 }
 
 // pluginStop bounds the end of the processes.

@@ -72,7 +72,7 @@ func (g *global) listPlugins(ctx context.Context, verbose, probe, asJSON bool) e
 		if err != nil {
 			return fmt.Errorf("find the working directory: %w", err)
 		}
-		if start, err = g.newPluginStart(dir); err != nil {
+		if start, err = g.newPluginStart(dir, 0); err != nil {
 			return err
 		}
 		defer start.close()

@@ -24,7 +24,7 @@ import (
 
 const (
 	// handshakeLimit is how long a plugin has to start, to shake hands and to
-	// name its tools.
+	// name its tools, unless options say otherwise.
 	handshakeLimit = 10 * time.Second
 	// stopGrace is how long a plugin has to end by itself when its input has.
 	stopGrace = 5 * time.Second
@@ -49,6 +49,9 @@ type Options struct {
 	Version string
 	// Publish tells an event that a plugin sent. It must not block.
 	Publish func(plugin.Event)
+	// Handshake is how long a plugin has to start, to shake hands and to name
+	// its tools; 0 is the 10 s that sessions wait.
+	Handshake time.Duration
 }
 
 // Host starts plugins. It holds nothing but their open logs.
@@ -66,6 +69,9 @@ func (h *Host) Wait() { h.all.Wait() }
 func NewHost(opt Options) *Host {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.Handshake == 0 {
+		opt.Handshake = handshakeLimit
 	}
 	if opt.Publish == nil {
 		opt.Publish = func(plugin.Event) {}
@@ -104,7 +110,7 @@ type Instance struct {
 // Start starts a plugin, shakes hands and lists its tools. The error is an
 // *Error, unless ctx has ended. Who gets an instance closes it.
 func (h *Host) Start(ctx context.Context, p Program) (*Instance, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, handshakeLimit, errHandshakeLate)
+	ctx, cancel := context.WithTimeoutCause(ctx, h.opt.Handshake, errHandshakeLate)
 	defer cancel()
 	i, old, err := h.start(ctx, p, "")
 	if old {
@@ -113,7 +119,7 @@ func (h *Host) Start(ctx context.Context, p Program) (*Instance, error) {
 	return i, err
 }
 
-var errHandshakeLate = fmt.Errorf("no answer to the handshake within %s", handshakeLimit)
+var errHandshakeLate = errors.New("no answer to the handshake in time")
 
 // start makes one try; old tells that the server may know only an older
 // handshake.
@@ -162,7 +168,7 @@ func (i *Instance) failure(ctx context.Context, err error) *Error {
 	var unsupported interface{ Error() string }
 	switch {
 	case errors.Is(context.Cause(ctx), errHandshakeLate):
-		e.Detail = errHandshakeLate.Error()
+		e.Detail = fmt.Sprintf("no answer to the handshake within %s", i.host.opt.Handshake)
 	case i.pipes != nil && i.pipes.reason() != nil && !errors.Is(i.pipes.reason(), errClosed):
 		e.Slug, e.Detail = StartFailed, i.ended()
 		e.Tail = i.said.tail.last()

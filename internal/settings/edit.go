@@ -101,7 +101,7 @@ func ChangePlugins(ctx context.Context, dir string, change func(list []json.RawM
 		return err
 	}
 	if err := writeFile(file, text); err != nil {
-		return &Error{Slug: "settings-write-failed", File: file, Detail: reason(err)}
+		return &Error{Slug: SlugWrite, File: file, Detail: reason(err)}
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func lockFile(ctx context.Context, file string) (unlock func(), err error) {
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("lock %s: %w", file, context.Cause(ctx))
 			}
-			return nil, &Error{Slug: "settings-write-failed", File: file, Detail: reason(err)}
+			return nil, &Error{Slug: SlugWrite, File: file, Detail: reason(err)}
 		}
 		// Whoever had it before may have removed it meanwhile.
 		held, err := lock.Stat()

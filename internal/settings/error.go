@@ -13,6 +13,7 @@ const (
 	SlugRead   = "settings-read-failed"
 	SlugParse  = "settings-parse-failed"
 	SlugDecode = "settings-decode-failed"
+	SlugWrite  = "settings-write-failed"
 )
 
 // Error is a settings file that exists and is of no use.

@@ -100,7 +100,13 @@ type Installed struct {
 }
 
 // Name is the module and its version, for a person.
-func (i Installed) Name() string { return i.Spec.Base() + "@" + i.Version }
+func (i Installed) Name() string {
+	base, sub, ok := strings.Cut(i.Spec.Base(), "#")
+	if ok {
+		return base + "@" + i.Version + sub
+	}
+	return base + "@" + i.Version
+}
 
 // marker is the file that says what a generation is.
 type marker struct {
