@@ -91,6 +91,7 @@ type stream struct {
 	req    *messages.Request
 	blocks map[int]*block
 	reason string
+	e      event // reused from event to event
 }
 
 type block struct {
@@ -144,11 +145,15 @@ func (s *stream) event(a *providers.Assembler, raw sse.Event) {
 	if string(raw.Data) == "[DONE]" {
 		return // some gateways end every stream as Chat Completions does
 	}
-	var e event
-	var wrongType *json.UnmarshalTypeError // compatible servers differ; such a field is left empty
-	if err := json.Unmarshal(raw.Data, &e); err != nil && !errors.As(err, &wrongType) {
-		a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the provider sent an event that is not what the protocol says"})
-		return
+	e := &s.e
+	*e = event{}
+	if !e.quick(raw.Data) {
+		*e = event{}
+		var wrongType *json.UnmarshalTypeError // compatible servers differ; such a field is left empty
+		if err := json.Unmarshal(raw.Data, e); err != nil && !errors.As(err, &wrongType) {
+			a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the provider sent an event that is not what the protocol says"})
+			return
+		}
 	}
 	kind := e.Type
 	if kind == "" {
@@ -166,9 +171,9 @@ func (s *stream) event(a *providers.Assembler, raw sse.Event) {
 		a.Response(e.Message.ID, e.Message.Model)
 		s.usage(a, e.Message.Usage)
 	case "content_block_start":
-		s.begin(a, &e)
+		s.begin(a, e)
 	case "content_block_delta":
-		s.delta(a, &e)
+		s.delta(a, e)
 	case "content_block_stop":
 		s.end(a, e.Index)
 	case "message_delta":

@@ -2,8 +2,10 @@ package anthropic
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -30,6 +32,38 @@ func FuzzStream(f *testing.F) {
 			t.Fatalf("success of %q", body)
 		}
 	})
+}
+
+// The rule: what is read the quick way is what the decoder makes of it.
+func FuzzDelta(f *testing.F) {
+	for _, data := range quickDeltas {
+		f.Add(data)
+	}
+	f.Add(`{"type":"content_block_delta","index":0,"Delta":{"type":"text_delta"}}`)
+	f.Add("{ \"type\" : \"content_block_delta\" , \"delta\" : { \"text\" : \"\xff\\ud800\" } } ")
+	f.Fuzz(func(t *testing.T, data string) {
+		var quick, slow event
+		if !quick.quick([]byte(data)) {
+			return
+		}
+		if err := json.Unmarshal([]byte(data), &slow); err != nil || !reflect.DeepEqual(quick, slow) {
+			t.Fatalf("%q: quick %+v, decoder %+v %v", data, quick, slow, err)
+		}
+	})
+}
+
+var quickDeltas = []string{
+	`{"type":"content_block_delta","index":12,"delta":{"type":"text_delta","text":"ü \n"}}`,
+	`{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"x"}}`,
+	`{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{\"a"}}`,
+}
+
+func TestDeltasAreReadTheQuickWay(t *testing.T) {
+	for _, data := range quickDeltas {
+		if !new(event).quick([]byte(data)) {
+			t.Errorf("%s", data)
+		}
+	}
 }
 
 // What one delta costs, from the bytes to the event.

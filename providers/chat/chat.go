@@ -17,6 +17,7 @@ import (
 
 	"codework/messages"
 	"codework/providers"
+	"codework/providers/internal/scan"
 	"codework/providers/sse"
 )
 
@@ -69,6 +70,7 @@ type stream struct {
 	refusal strings.Builder
 	details []*detail // OpenRouter's reasoning_details
 	held    int       // bytes in details
+	last    chunk     // of which only id and model are kept
 }
 
 // call is a tool call that is being written.
@@ -157,11 +159,15 @@ func (s *stream) whole(a *providers.Assembler, body []byte) {
 
 func (s *stream) chunk(a *providers.Assembler, data []byte, isError bool) {
 	var c chunk
-	var wrongType *json.UnmarshalTypeError
-	if err := json.Unmarshal(data, &c); err != nil && !errors.As(err, &wrongType) {
-		a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the provider sent a frame that is not JSON"})
-		return
+	if !c.quick(data, &s.last) {
+		c = chunk{}
+		var wrongType *json.UnmarshalTypeError
+		if err := json.Unmarshal(data, &c); err != nil && !errors.As(err, &wrongType) {
+			a.Fail(&messages.Failure{Type: messages.FailInvalidResponse, Message: "the provider sent a frame that is not JSON"})
+			return
+		}
 	}
+	s.last.ID, s.last.Model = c.ID, c.Model
 	if isError || c.Object == "error" || present(c.Error) {
 		a.Fail(providers.Classify(s.req, providers.ReadFault(0, nil, data)))
 		return
@@ -484,9 +490,9 @@ func text(raw json.RawMessage) string {
 	if len(raw) == 0 || raw[0] != '"' {
 		return ""
 	}
-	var s string
-	json.Unmarshal(raw, &s)
-	return s
+	s := scan.Scanner{Data: raw}
+	value, _ := s.Text()
+	return value
 }
 
 func present(raw json.RawMessage) bool {

@@ -2,8 +2,10 @@ package chat
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -72,11 +74,45 @@ func FuzzThink(f *testing.F) {
 	})
 }
 
+const oneDelta = `{"id":"c1","object":"chat.completion.chunk","created":1700000000,"model":"served","system_fingerprint":"fp","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}`
+
+var quickDeltas = []string{
+	oneDelta,
+	`{"choices":[{"delta":{"role":"assistant","content":null,"reasoning_content":"ü \n"}}],"usage":null}`,
+	`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"type":"function","function":{"arguments":"{\"a"}}]}}]}`,
+}
+
+// The rule: what is read the quick way is what the decoder makes of it.
+func FuzzDelta(f *testing.F) {
+	for _, data := range quickDeltas {
+		f.Add(data)
+	}
+	f.Add(`{"choices":[{"Delta":{"content":"x"},"delta":{"content":"\ud800\x"}}]}`)
+	f.Add("{ \"choices\" : [ { \"delta\" : { \"reasoning\" : \"\xff\" } } ] } ")
+	f.Fuzz(func(t *testing.T, data string) {
+		var quick, slow chunk
+		if !quick.quick([]byte(data), &chunk{ID: "c1"}) {
+			return
+		}
+		if err := json.Unmarshal([]byte(data), &slow); err != nil || !reflect.DeepEqual(quick, slow) {
+			t.Fatalf("%q: quick %+v, decoder %+v %v", data, quick, slow, err)
+		}
+	})
+}
+
+func TestDeltasAreReadTheQuickWay(t *testing.T) {
+	for _, data := range quickDeltas {
+		if !new(chunk).quick([]byte(data), &chunk{}) {
+			t.Errorf("%s", data)
+		}
+	}
+}
+
 // What one delta costs, from the bytes to the event.
 func BenchmarkDelta(b *testing.B) {
 	const deltas = 1000
 	body := dialecttest.Data(frame(`{"role":"assistant","content":""}`)) +
-		strings.Repeat(dialecttest.Data(`{"id":"c1","object":"chat.completion.chunk","created":1700000000,"model":"served","system_fingerprint":"fp","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}`), deltas) +
+		strings.Repeat(dialecttest.Data(oneDelta), deltas) +
 		dialecttest.Data(finish("stop"), "[DONE]")
 	client := &http.Client{Transport: canned{"text/event-stream", body}}
 	req := request("http://provider.example")

@@ -121,14 +121,16 @@ func (s *Scanner) Text() (string, bool) {
 }
 
 // Number takes a whole number of few digits, not below zero.
-func (s *Scanner) Number() (int, bool) {
+func (s *Scanner) Number() (int, bool) { return s.number(maxDigits) }
+
+func (s *Scanner) number(most int) (int, bool) {
 	s.space()
 	n, digits := 0, 0
 	for len(s.Data) > digits && s.Data[digits] >= '0' && s.Data[digits] <= '9' {
 		n = 10*n + int(s.Data[digits]-'0')
 		digits++
 	}
-	if digits == 0 || digits > maxDigits || digits > 1 && s.Data[0] == '0' {
+	if digits == 0 || digits > most || digits > 1 && s.Data[0] == '0' {
 		return 0, false
 	}
 	s.Data = s.Data[digits:]
@@ -186,6 +188,6 @@ func (s *Scanner) skip(depth int) bool {
 		}
 		return true
 	}
-	_, ok := s.Number()
+	_, ok := s.number(len(s.Data)) // its value is lost
 	return ok
 }

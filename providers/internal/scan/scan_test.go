@@ -19,7 +19,7 @@ func FuzzSkip(f *testing.F) {
 }
 
 func TestSimpleValuesAreSkipped(t *testing.T) {
-	for _, data := range []string{`"a"`, `0`, `123456789`, `null`, `true`, `false`, `[]`, `{}`, ` [ 1 , {"a" : "b"} ] `, `[{"modality":"TEXT","tokenCount":110}]`} {
+	for _, data := range []string{`"a"`, `0`, `123456789`, `1700000000123456789012`, `null`, `true`, `false`, `[]`, `{}`, ` [ 1 , {"a" : "b"} ] `, `[{"modality":"TEXT","tokenCount":110}]`} {
 		if s := (Scanner{Data: []byte(data)}); !s.Skip() || !s.End() {
 			t.Errorf("%s", data)
 		}
