@@ -64,6 +64,7 @@ func execute(ctx context.Context, args []string, s streams) int {
 }
 
 func newRoot(g *global) *cobra.Command {
+	showVersion := false
 	root := &cobra.Command{
 		Use:   "codework",
 		Short: "A coding agent that you can leave running",
@@ -71,7 +72,6 @@ func newRoot(g *global) *cobra.Command {
 project, and keeps the conversation. Try it without a key or network:
 
   codework run --model offline/guide "Summarize the open TODOs in this repo"`,
-		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -85,9 +85,17 @@ project, and keeps the conversation. Try it without a key or network:
 			g.begun = err == nil
 			return err
 		},
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !showVersion {
+				return c.Help()
+			}
+			_, err := fmt.Fprintln(g.out, "codework "+version)
+			return err
+		},
 	}
-	root.SetVersionTemplate("codework {{.Version}}\n")
+	// Not cobra's own: its template would bring text/template into the program,
+	// and with that every method of every type.
+	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the version")
 	root.CompletionOptions.DisableDefaultCmd = false
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &problem{err: err, code: exitUsage, hint: "see: " + c.CommandPath() + " --help"}
