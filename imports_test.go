@@ -27,7 +27,9 @@ var rooms = map[string][]string{
 	"docs/examples":   {"protocol/plugin"},
 	"actors":          {"messages", "protocol", "providers", "sandboxes", "internal"},
 	"cmd/codework":    {"messages", "protocol", "providers", "sandboxes", "internal", "actors"},
-	"integration":     {"integration", "messages", "protocol"},
+	// The load harness is a client like any other, with a model of its own.
+	"cmd/codework-load": {"messages", "protocol", "integration/mockmodel", "cmd/codework-load"},
+	"integration":       {"integration", "messages", "protocol"},
 }
 
 func TestImportsGoDownwardsOnly(t *testing.T) {
