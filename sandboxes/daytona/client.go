@@ -324,10 +324,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // idleReader ends a stream that has no bytes for too long.
 type idleReader struct {
-	r      io.Reader
-	timer  *time.Timer
-	limit  time.Duration
-	cancel context.CancelCauseFunc
+	r     io.Reader
+	timer *time.Timer
+	limit time.Duration
 }
 
 var errIdle = errors.New("no bytes for too long")

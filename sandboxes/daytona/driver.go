@@ -178,7 +178,7 @@ func (c *client) look(ctx context.Context, id string) (machine, error) {
 	case err != nil:
 		return m, fmt.Errorf("look at the sandbox: %w", err)
 	case m.ID == "":
-		return m, errors.New("look at the sandbox: Daytona's answer names none")
+		return m, errors.New("look at the sandbox: the answer names none")
 	case m.isGone():
 		return m, sandboxes.ErrNotFound
 	}
@@ -304,7 +304,7 @@ func (c *client) create(ctx context.Context, o order) (machine, error) {
 		return m, nil
 	}
 	if err == nil {
-		err = errors.New("Daytona's answer names no sandbox")
+		err = errors.New("the answer names no sandbox")
 	}
 	err = fmt.Errorf("create a sandbox: %w", err)
 	var e *Error

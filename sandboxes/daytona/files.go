@@ -273,8 +273,8 @@ func (m *mount) upload(ctx context.Context, name string, from io.Reader) error {
 	return nil
 }
 
-// infoPattern is what stat prints with infoFormat: type and mode in hexadecimal,
-// size, seconds.
+// infoFormat is what stat is asked for: type and mode in hexadecimal, size,
+// seconds.
 const infoFormat = `%f %s %Y`
 
 // parseInfo reads a line of infoFormat.
@@ -294,27 +294,20 @@ func parseInfo(line string) (sandboxes.Info, error) {
 	return info, nil
 }
 
+// types are those of files in a mode of Linux; fs.ModeIrregular is any other.
+var types = map[uint32]fs.FileMode{
+	0o100000: 0, 0o040000: fs.ModeDir, 0o120000: fs.ModeSymlink, 0o010000: fs.ModeNamedPipe, 0o140000: fs.ModeSocket,
+	0o020000: fs.ModeDevice | fs.ModeCharDevice, 0o060000: fs.ModeDevice,
+}
+
 // modeOf reads a mode of Linux.
 func modeOf(m uint32) fs.FileMode {
-	mode := fs.FileMode(m & 0o777)
-	switch m & syscall.S_IFMT {
-	case syscall.S_IFDIR:
-		mode |= fs.ModeDir
-	case syscall.S_IFLNK:
-		mode |= fs.ModeSymlink
-	case syscall.S_IFIFO:
-		mode |= fs.ModeNamedPipe
-	case syscall.S_IFSOCK:
-		mode |= fs.ModeSocket
-	case syscall.S_IFCHR:
-		mode |= fs.ModeDevice | fs.ModeCharDevice
-	case syscall.S_IFBLK:
-		mode |= fs.ModeDevice
-	case syscall.S_IFREG:
-	default:
-		mode |= fs.ModeIrregular
+	kind, ok := types[m&0o170000]
+	if !ok {
+		kind = fs.ModeIrregular
 	}
-	for bit, is := range map[uint32]fs.FileMode{syscall.S_ISUID: fs.ModeSetuid, syscall.S_ISGID: fs.ModeSetgid, syscall.S_ISVTX: fs.ModeSticky} {
+	mode := kind | fs.FileMode(m&0o777)
+	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
 		if m&bit != 0 {
 			mode |= is
 		}

@@ -28,12 +28,22 @@ import (
 // markVariable is in the environment of every process of a command.
 const markVariable = "CODEWORK_CALL"
 
+// markedScript defines what lists the processes that carry the mark $m. It looks
+// at all in one go, with lines in place of NUL bytes, which the grep of busybox
+// takes for an end.
+const markedScript = `
+marked() {
+	tail -v -c +1 /proc/[0-9]*/environ 2>/dev/null | tr '\0' '\n' |
+		sed -n -e '/^==> \/proc\/[0-9]*\/environ <==$/h' -e "/$m/{g;s|^==> /proc/\([0-9]*\)/.*|\1|p;}"
+}
+`
+
 // runScript takes a token, the folder, the umask or "", the mark, names of
 // variables that are not passed on, and what to run. Lines with the token end
 // the output. What a pipeline or a subshell leaves behind may take a moment to
 // go, and a process that forks while the others are looked at may be missed: so
 // what is left is looked for several times.
-const runScript = `
+const runScript = markedScript + `
 t=$1 d=$2 u=$3 m=$4 n=$5
 shift 5
 end() { printf '\n%s %s\n' "$t" "$1" >&2; printf '\n%s %s\n' "$t" "$1"; }
@@ -53,7 +63,7 @@ test -z "$u" || umask "$u"
 s=$?
 i=0 none=0
 while test $i -lt 5 && test $none -lt 2; do
-	if grep -qsF "$m" /proc/[0-9]*/environ; then
+	if test -n "$(marked)"; then
 		none=0 i=$((i+1))
 		sleep 0.02
 	else
@@ -70,16 +80,15 @@ exec "$@"`
 // killScript takes a mark. It gives what carries it a second to end, and then
 // kills until nothing is left, several times in a row: a process that forks may
 // be missed once.
-const killScript = `
-list() { grep -lsF "$m" /proc/[0-9]*/environ | sed 's|^/proc/\([0-9]*\)/.*|\1|'; }
+const killScript = markedScript + `
 m=$1
-p=$(list)
+p=$(marked)
 test -z "$p" || kill -TERM $p
 i=0
-while test $i -lt 10 && test -n "$(list)"; do sleep 0.1; i=$((i+1)); done
+while test $i -lt 10 && test -n "$(marked)"; do sleep 0.1; i=$((i+1)); done
 i=0 none=0
 while test $i -lt 100; do
-	p=$(list)
+	p=$(marked)
 	if test -z "$p"; then
 		none=$((none+1))
 		test $none -lt 3 || exit 0
@@ -243,7 +252,7 @@ func (m *mount) run(caller context.Context, c command) (exit sandboxes.Exit, err
 	ended := ctx.Err() != nil || exit.Code < 0 && causes[word] == nil
 	switch {
 	case begun && ended:
-		if e := m.kill(context.WithoutCancel(ctx), markVariable+"="+c.mark); e != nil {
+		if e := m.kill(markVariable + "=" + c.mark); e != nil {
 			m.log.Warn("processes of a command may be left in a sandbox", "sandbox", m.id, "err", e)
 		}
 		m.drop(session)
@@ -448,12 +457,22 @@ func (m *mount) watch(ctx context.Context, cancel context.CancelCauseFunc, conn 
 	return w
 }
 
-// kill ends all processes that carry a mark, and returns within endLimit.
-func (m *mount) kill(ctx context.Context, mark string) error {
-	ctx, cancel := context.WithTimeout(ctx, endLimit)
-	defer cancel()
-	_, err := m.script(ctx, mayTry, killScript, mark)
-	return err
+// kill ends all processes that carry a mark. It returns within endLimit, but
+// what takes longer goes on.
+func (m *mount) kill(mark string) error {
+	done := make(chan error, 1)
+	m.beside(func(ctx context.Context) {
+		_, err := m.script(ctx, mayTry, killScript, mark)
+		done <- err
+	})
+	limit := time.NewTimer(endLimit)
+	defer limit.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-limit.C:
+		return errors.New("the service did not say in time that the processes have ended")
+	}
 }
 
 // drop deletes a session, whose shell ends with it. Nobody waits for that.

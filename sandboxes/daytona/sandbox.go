@@ -63,7 +63,9 @@ type Sandbox struct {
 
 // probeScript looks at what commands will find.
 const probeScript = `
-printf 'shell=%s\n' "$(command -v bash || command -v sh)"
+b=$(command -v bash)
+case $b in /*) ;; *) b=/bin/sh ;; esac
+printf 'shell=%s\n' "$b"
 printf 'temp=%s\n' "${TMPDIR:-/tmp}"
 env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/name=\1/p'
 `
@@ -252,11 +254,9 @@ func (m *mount) end() error {
 	m.mu.Lock()
 	left, ran := m.left, m.ran
 	m.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), endLimit)
-	defer cancel()
 	var errs []error
 	if ran { // what a command left may have been overlooked at its end
-		errs = append(errs, m.kill(ctx, m.mark))
+		errs = append(errs, m.kill(m.mark))
 	}
 	for session := range left {
 		m.drop(session)
@@ -264,6 +264,8 @@ func (m *mount) end() error {
 	m.Sandbox.mu.Lock()
 	delete(m.mounts, m)
 	m.Sandbox.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), endLimit)
+	defer cancel()
 	if !m.isLost() {
 		_, err := m.script(ctx, mayTry, `e=$(rm -rf "$1" 2>&1) || cause "$e"`, m.scratch)
 		errs = append(errs, err)

@@ -24,7 +24,9 @@ const (
 
 // scriptStart is before every script. What a script prints is its reply, and
 // fail gives one word for what went wrong. Tools say the cause at the end of
-// what they print: the names that come before it may be anything.
+// what they print: the names that come before it may be anything. The readlink
+// of busybox knows no name for a link to what is missing, so that is looked up
+// by hand, through as many links as the kernel follows.
 const scriptStart = `
 export LC_ALL=C
 fail() { printf '%s' "$1"; exit 9; }
@@ -47,9 +49,18 @@ why() {
 	cause "$(stat -L "$1" 2>&1 >/dev/null)"
 }
 resolve() {
-	t=$(readlink -f "$1"; echo .)
-	t=${t%.}
-	t=${t%?}
+	r=$1 k=0
+	while :; do
+		t=$(readlink -f "$r"; echo .)
+		t=${t%.}
+		t=${t%?}
+		if test -n "$t" || ! test -L "$r" || test $k -ge 40; then return 0; fi
+		l=$(readlink "$r"; echo .)
+		l=${l%.}
+		l=${l%?}
+		case $l in /*) r=$l ;; *) r=${r%/*}/$l ;; esac
+		k=$((k+1))
+	done
 }
 `
 

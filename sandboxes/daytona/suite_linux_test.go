@@ -1,6 +1,8 @@
 package daytona
 
 import (
+	"flag"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -8,7 +10,28 @@ import (
 	"codework/sandboxes/drivertest"
 )
 
-func TestDaytonaPassesTheDriverSuite(t *testing.T) {
+var long = flag.Bool("long", false, "run the suite with the tools of busybox, too")
+
+func TestDaytonaPassesTheDriverSuite(t *testing.T) { suite(t, "daytona") }
+
+// Images such as Alpine's have no other tools.
+func TestDaytonaPassesTheDriverSuiteWithBusybox(t *testing.T) {
+	if !*long {
+		t.Skip("with -long")
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal("busybox is needed: ", err)
+	}
+	bin := t.TempDir()
+	if out, err := exec.Command(busybox, "--install", "-s", bin).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Setenv("PATH", bin)
+	suite(t, "daytona with busybox")
+}
+
+func suite(t *testing.T, name string) {
 	s, d := newServer(t), newDriver(t)
 	type made struct {
 		spec sandboxes.Spec
@@ -16,7 +39,7 @@ func TestDaytonaPassesTheDriverSuite(t *testing.T) {
 	}
 	all := map[string]made{}
 	drivertest.Run(t, drivertest.Subject{
-		Name: "daytona", HidesSignals: true, HasPrograms: true, HasLinks: true, HasModes: true, HasRawNames: true,
+		Name: name, HidesSignals: true, HasPrograms: true, HasLinks: true, HasModes: true, HasRawNames: true,
 		Open: func(t testing.TB) (sandboxes.Sandbox, string) {
 			spec := specOn(s)
 			r := create(t, d, spec)

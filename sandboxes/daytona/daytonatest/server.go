@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package daytonatest is a small Daytona for tests: its API for sandboxes, and
 // for each sandbox the daemon's for commands and files.
 //
