@@ -314,7 +314,7 @@ func (s *stream) close(a *providers.Assembler) {
 
 func (s *stream) finish(a *providers.Assembler, reason, said string) {
 	switch reason {
-	case "STOP":
+	case "STOP", "FUNCTION_CALL": // the second by servers that speak the API for others
 		a.Stop(messages.StopStop)
 	case "MAX_TOKENS":
 		a.Stop(messages.StopLength)

@@ -103,6 +103,7 @@ func TestAnswers(t *testing.T) {
 		{"two signatures", []string{frame(`{"text":"a","thoughtSignature":"QQ=="}`), last("STOP", `{"text":"b","thoughtSignature":"Qg=="}`)}, "text:a/QQ== text:b/Qg==", "stop"},
 		{"a signed thought", []string{frame(thoughtPart), frame(`{"text":"","thought":true,"thoughtSignature":"c2ln"}`), last("STOP", textPart)}, "thinking:hm/c2ln text:Hel", "stop"},
 		{"a call", []string{frame(textPart), last("STOP", signedCall)}, "text:Hel f(c1 {\"a\":1})/c2ln", "toolUse"},
+		{"a call of a server that says so", []string{last("FUNCTION_CALL", signedCall)}, "f(c1 {\"a\":1})/c2ln", "toolUse"},
 		{"parallel calls in one chunk", []string{last("STOP", signedCall, otherCall)}, "f(c1 {\"a\":1})/c2ln g(c2 {})", "toolUse"},
 		{"parallel calls in two", []string{frame(signedCall), frame(otherCall), last("STOP")}, "f(c1 {\"a\":1})/c2ln g(c2 {})", "toolUse"},
 		{"calls without ids", []string{last("STOP", `{"functionCall":{"name":"f","args":{}}}`, `{"functionCall":{"name":"f","args":{}}}`)}, "f(made {}) f(made {})", "toolUse"},
