@@ -1,0 +1,194 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"codework/messages"
+)
+
+// plan is what one run does.
+type plan struct {
+	scenario    scenario
+	sessions    int
+	connections int           // 0: one each
+	rounds      int           // of each session, when length is 0
+	length      time.Duration // no round begins later
+	rate        float64       // prompts a second; 0 is a closed loop
+	think       time.Duration // pause of a session between two rounds
+	timeout     time.Duration // of one round
+	seed        uint64
+	dir         string             // where the sessions work; "" is the server's choice
+	model       *messages.ModelRef // nil: the server's
+	ownServer   bool
+}
+
+// errHelp means that the usage was asked for and printed.
+var errHelp = errors.New("help")
+
+// tokenVariable is where a server's token is looked for: never in an argument,
+// which others can read.
+const tokenVariable = "CODEWORK_SERVER_TOKEN"
+
+// parseFlags reads a command line. It prints nothing but the usage that is
+// asked for.
+func parseFlags(args []string, stderr io.Writer) (*job, error) {
+	j := &job{}
+	f := flag.NewFlagSet("codework-load", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	var name, connections, curve, model string
+	f.StringVar(&name, "scenario", "stream", "what the sessions do: `NAME`, NAME=WEIGHT,… or a marker such as text:50:20")
+	f.IntVar(&j.sessions, "sessions", 50, "`number` of sessions")
+	f.StringVar(&connections, "connections", "1", "`number` of connections they share, or each; a curve takes a list")
+	f.IntVar(&j.rounds, "rounds", 1, "prompts of each session, one behind the other")
+	f.DurationVar(&j.length, "for", 0, "go on for this `time` instead of a number of rounds")
+	f.Float64Var(&j.rate, "rate", 0, "open loop: so many prompts a second to sessions that are free, with --for")
+	f.DurationVar(&j.think, "think", 0, "`pause` of a session between two rounds")
+	f.DurationVar(&j.timeout, "timeout", 2*time.Minute, "a round that takes longer has failed")
+	f.Uint64Var(&j.seed, "seed", 1, "what chance begins with")
+	f.StringVar(&j.program, "codework", "", "`path` of the program to start (default: beside this one, or in the path)")
+	f.StringVar(&j.server, "server", "", "`URL` of a running server instead; its token is in "+tokenVariable)
+	f.StringVar(&model, "model", "", "`PROVIDER/ID` of the model for the sessions (default: the server's)")
+	f.StringVar(&j.modelAddr, "model-addr", "", "loopback `HOST:PORT` of the scripted model, for a running server (default: any free port)")
+	f.StringVar(&j.modelURL, "model-url", "", "base `URL` of another model that speaks Chat Completions, instead of the scripted one")
+	f.StringVar(&j.dir, "dir", "", "`folder` on a running server's host where the sessions work")
+	f.BoolVar(&j.floor, "floor", false, "measure the same prompts straight to the model first, and compare")
+	f.StringVar(&curve, "curve", "", "measure growing `numbers` of sessions (1,10,50), each with a server of its own")
+	f.StringVar(&j.svg, "svg", "", "`folder` for the plots of a curve")
+	f.StringVar(&j.html, "html", "", "`file` for a report with plots")
+	f.BoolVar(&j.asJSON, "json", false, "print JSON, one line for each run")
+	f.Var(thresholds{false, &j.thresholds}, "max", "`METRIC=VALUE` that may not be exceeded, as admitted.p50=20ms (repeatable)")
+	f.Var(thresholds{true, &j.thresholds}, "min", "`METRIC=VALUE` that must be reached, as events.rate=1000 (repeatable)")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			f.SetOutput(stderr)
+			usageText(stderr, f)
+			return nil, errHelp
+		}
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	j.token = strings.TrimSpace(os.Getenv(tokenVariable))
+	var err error
+	if j.scenario, err = parseScenario(name); err != nil {
+		return nil, fmt.Errorf("--scenario: %w", err)
+	}
+	if model != "" {
+		if j.plan.model, err = modelRef(model); err != nil {
+			return nil, err
+		}
+	}
+	if j.curveConnections, err = parseConnections(connections); err != nil {
+		return nil, fmt.Errorf("--connections: %w", err)
+	}
+	j.connections = j.curveConnections[0]
+	if curve != "" {
+		if j.curve, err = parseNumbers(curve, 1); err != nil {
+			return nil, fmt.Errorf("--curve: %w", err)
+		}
+	}
+	if err := j.check(); err != nil {
+		return nil, err
+	}
+	if j.server == "" {
+		if j.program, err = findProgram(j.program); err != nil {
+			return nil, fmt.Errorf("find codework: %w", err)
+		}
+	}
+	return j, nil
+}
+
+// check refuses what makes no sense together.
+func (j *job) check() error {
+	switch {
+	case j.sessions < 1:
+		return errors.New("--sessions: expected 1 or more")
+	case j.rounds < 1:
+		return errors.New("--rounds: expected 1 or more")
+	case j.rate < 0 || j.length < 0 || j.think < 0 || j.timeout <= 0:
+		return errors.New("--rate, --for, --think and --timeout: expected no negative numbers")
+	case j.rate > 0 && j.length == 0:
+		return errors.New("--rate needs --for")
+	case len(j.curveConnections) > 1 && j.curve == nil:
+		return errors.New("--connections: a list is for --curve")
+	case j.curve != nil && j.server != "":
+		return errors.New("--curve starts servers of its own, and so goes without --server")
+	case j.svg != "" && j.curve == nil:
+		return errors.New("--svg is for --curve; use --html")
+	case j.server == "" && j.dir != "":
+		return errors.New("--dir is for --server")
+	case j.server != "" && j.program != "":
+		return errors.New("--codework goes without --server")
+	case j.modelURL != "" && j.modelAddr != "":
+		return errors.New("--model-url goes without --model-addr")
+	}
+	return nil
+}
+
+func usageText(w io.Writer, f *flag.FlagSet) {
+	fmt.Fprint(w, "Put a server of codework under load, and measure and check it.\n\n  codework-load [flags]\n\nScenarios:\n")
+	for _, name := range scenarioNames() {
+		about := kinds[name].about
+		if m, ok := mixes[name]; ok {
+			about = m
+		}
+		fmt.Fprintf(w, "  %-10s %s\n", name, about)
+	}
+	fmt.Fprint(w, "\nMetrics: create, admitted, first, delta, turn, interrupt, total with .p50 .p90 .p99 .max;\n"+
+		"wall, ready, cpu, cpu.event, memory.idle .end .peak .session, events.rate, turns.rate, failures;\n"+
+		"with --floor each as METRIC/floor (ratio) and METRIC-floor (difference)\n\nFlags:\n")
+	f.PrintDefaults()
+}
+
+// parseNumbers reads a list of whole numbers.
+func parseNumbers(s string, least int) (out []int, err error) {
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || n < least {
+			return nil, fmt.Errorf("expected numbers from %d on, not %q", least, part)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// parseConnections reads a list of numbers and the word each, which is 0.
+func parseConnections(s string) (out []int, err error) {
+	for part := range strings.SplitSeq(s, ",") {
+		if strings.TrimSpace(part) == "each" {
+			out = append(out, 0)
+			continue
+		}
+		n, err := parseNumbers(part, 1)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n...)
+	}
+	return out, nil
+}
+
+func cutModel(s string) (provider, id string, ok bool) {
+	provider, id, ok = strings.Cut(s, "/")
+	return provider, id, ok && provider != "" && id != ""
+}
+
+// onThisMachine tells whether a server's address is a loopback one.
+func onThisMachine(endpoint string) bool {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}

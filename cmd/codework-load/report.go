@@ -1,0 +1,232 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// report is what was measured in one run.
+type report struct {
+	Driver      string    `json:"driver"` // codework, or direct: straight to the model
+	Scenario    string    `json:"scenario"`
+	Sessions    int       `json:"sessions"`
+	Connections int       `json:"connections"` // 0: one each
+	Seed        uint64    `json:"seed"`
+	Rate        float64   `json:"rate,omitempty"` // prompts a second of an open loop
+	Began       time.Time `json:"began"`
+	Machine     machine   `json:"machine"`
+
+	ReadySeconds  float64   `json:"readySeconds,omitempty"` // of a server of the run's own
+	CreateSeconds float64   `json:"createSeconds,omitempty"`
+	WallSeconds   float64   `json:"wallSeconds"` // from the first prompt to the last end
+	Create        quantiles `json:"create"`
+	Admitted      quantiles `json:"admitted"`
+	First         quantiles `json:"first"`
+	Delta         quantiles `json:"delta"`
+	Turn          quantiles `json:"turn"`
+	Interrupt     quantiles `json:"interrupt"`
+	Total         quantiles `json:"total"`
+
+	Rounds   int64          `json:"rounds"`
+	Turns    int64          `json:"turns"`
+	Events   int64          `json:"events"`
+	Failures map[string]int `json:"failures"`
+	Faults   faults         `json:"faults"`
+	Notes    map[string]int `json:"notes,omitempty"`
+	Missed   []string       `json:"missed,omitempty"` // thresholds
+
+	Server   *serverReport `json:"server,omitempty"`
+	LoadCPU  float64       `json:"loadCPUSeconds"` // of this program, its model included
+	Timeline []moment      `json:"timeline,omitempty"`
+	Floor    *report       `json:"floor,omitempty"`
+}
+
+// machine is where it was measured.
+type machine struct {
+	CPUs int     `json:"cpus"`
+	OS   string  `json:"os"`
+	Arch string  `json:"arch"`
+	Go   string  `json:"go"`
+	Load float64 `json:"loadAverage"` // before the run, over one minute
+}
+
+// serverReport is what the server used, with all its processes.
+type serverReport struct {
+	CPUPrepare float64 `json:"cpuPrepareSeconds"` // start, connections, sessions
+	CPU        float64 `json:"cpuSeconds"`        // of the work
+	CPUPerUnit float64 `json:"cpuMicrosecondsPerEvent"`
+	Idle       usage   `json:"idle"`
+	Created    usage   `json:"created"`
+	End        usage   `json:"end"`
+	Peak       int64   `json:"peakBytes"`
+	PerSession int64   `json:"bytesPerSession"` // at the end, above idle
+}
+
+func (p plan) report(driver string) *report {
+	return &report{Driver: driver, Scenario: p.scenario.name, Sessions: p.sessions, Connections: p.connections, Seed: p.seed, Rate: p.rate, Began: time.Now(),
+		Machine: machine{runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), loadAverage()}}
+}
+
+func serverUsage(idle, created, ended usage, timeline []moment, sessions int, events int64) *serverReport {
+	s := &serverReport{CPUPrepare: created.CPU, CPU: ended.CPU - created.CPU, Idle: idle, Created: created, End: ended, Peak: max(created.Memory, ended.Memory)}
+	for _, m := range timeline {
+		s.Peak = max(s.Peak, m.Memory)
+	}
+	s.PerSession = (ended.Memory - idle.Memory) / int64(sessions)
+	if events > 0 {
+		s.CPUPerUnit = s.CPU / float64(events) * 1e6
+	}
+	return s
+}
+
+func (r *report) latencies(l latencies) {
+	r.Create, r.Admitted, r.First, r.Delta = measure(l.create), measure(l.admitted), measure(l.first), measure(l.delta)
+	r.Turn, r.Interrupt, r.Total = measure(l.turn), measure(l.interrupt), measure(l.total)
+}
+
+// rows are the latencies by name.
+func (r *report) rows() []struct {
+	name, about string
+	q           quantiles
+} {
+	return []struct {
+		name, about string
+		q           quantiles
+	}{
+		{"create", "a session is made", r.Create},
+		{"admitted", "a prompt is on disk", r.Admitted},
+		{"first", "first piece of the answer", r.First},
+		{"delta", "a piece, from the model to the client", r.Delta},
+		{"turn", "a turn", r.Turn},
+		{"interrupt", "until the work has stopped", r.Interrupt},
+		{"total", "a prompt until its work is done", r.Total},
+	}
+}
+
+// failed counts all failures.
+func (r *report) failed() (n int) {
+	for _, v := range r.Failures {
+		n += v
+	}
+	return n
+}
+
+// metrics are all values that a threshold can name. Times are in seconds,
+// memory in bytes.
+func (r *report) metrics() map[string]float64 {
+	m := map[string]float64{"wall": r.WallSeconds, "ready": r.ReadySeconds, "failures": float64(r.failed())}
+	for _, row := range r.rows() {
+		for name, v := range map[string]time.Duration{"p50": row.q.P50, "p90": row.q.P90, "p99": row.q.P99, "max": row.q.Max} {
+			if row.q.N > 0 {
+				m[row.name+"."+name] = v.Seconds()
+			}
+		}
+	}
+	if r.WallSeconds > 0 {
+		m["events.rate"], m["turns.rate"] = float64(r.Events)/r.WallSeconds, float64(r.Turns)/r.WallSeconds
+	}
+	if s := r.Server; s != nil {
+		m["cpu"], m["cpu.event"] = s.CPU, s.CPUPerUnit/1e6
+		m["memory.idle"], m["memory.end"], m["memory.peak"] = float64(s.Idle.Memory), float64(s.End.Memory), float64(s.Peak)
+		m["memory.session"] = float64(s.PerSession)
+	}
+	if r.Floor != nil {
+		for name, floor := range r.Floor.metrics() {
+			v, ok := m[name]
+			if !ok || floor == 0 {
+				continue
+			}
+			m[name+"/floor"], m[name+"-floor"] = v/floor, v-floor
+		}
+	}
+	return m
+}
+
+// print writes the report as a table for people.
+func (r *report) print(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s, %s, seed %d, load average %.1f on %d processors\n",
+		r.Scenario, plural(r.Sessions, "session"), connectionsText(r.Connections), r.Seed, r.Machine.Load, r.Machine.CPUs)
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tn\tp50\tp90\tp99\tmax\t")
+	for _, row := range r.rows() {
+		if row.q.N > 0 {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t\n", row.name, row.q.N, short(row.q.P50), short(row.q.P90), short(row.q.P99), short(row.q.Max))
+		}
+		if f := r.Floor; f != nil {
+			for _, under := range f.rows() {
+				if under.name == row.name && under.q.N > 0 {
+					fmt.Fprintf(t, "floor\t%d\t%s\t%s\t%s\t%s\t\n", under.q.N, short(under.q.P50), short(under.q.P90), short(under.q.P99), short(under.q.Max))
+				}
+			}
+		}
+	}
+	t.Flush() // into memory
+	fmt.Fprintf(&b, "%.2f s", r.WallSeconds)
+	if f := r.Floor; f != nil && f.WallSeconds > 0 {
+		fmt.Fprintf(&b, " (floor %.2f s, %.2f times that)", f.WallSeconds, r.WallSeconds/f.WallSeconds)
+	}
+	fmt.Fprintf(&b, ": %d rounds, %d turns (%.0f/s), %d events (%.0f/s)\n", r.Rounds, r.Turns, float64(r.Turns)/r.WallSeconds, r.Events, float64(r.Events)/r.WallSeconds)
+	if s := r.Server; s != nil {
+		fmt.Fprintf(&b, "server: CPU %.2f s + %.2f s to prepare, %.0f µs an event; memory %s idle, %s at the end, %s at most, %s a session\n",
+			s.CPU, s.CPUPrepare, s.CPUPerUnit, bytesText(s.Idle.Memory), bytesText(s.End.Memory), bytesText(s.Peak), bytesText(s.PerSession))
+	}
+	fmt.Fprintf(&b, "this program with its model: CPU %.2f s\n", r.LoadCPU)
+	for _, k := range slices.Sorted(maps.Keys(r.Notes)) {
+		fmt.Fprintf(&b, "%s: %d\n", k, r.Notes[k])
+	}
+	f := r.Faults
+	fmt.Fprintf(&b, "lost: %d events, %d pieces of text; doubled: %d, %d; answers that differ from their pieces: %d\n",
+		f.LostEvents, f.LostDeltas, f.DoubledEvents, f.DoubledDeltas, f.WrongTexts)
+	fmt.Fprintf(&b, "failures: %d\n", r.failed())
+	for _, k := range slices.Sorted(maps.Keys(r.Failures)) {
+		fmt.Fprintf(&b, "  %d × %s\n", r.Failures[k], k)
+	}
+	for _, m := range r.Missed {
+		fmt.Fprintf(&b, "missed: %s\n", m)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func connectionsText(n int) string {
+	if n == 0 {
+		return "a connection each"
+	}
+	return plural(n, "connection")
+}
+
+// short is a duration with as many digits as count.
+func short(d time.Duration) string {
+	switch {
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.2f ms", ms(d))
+	case d < 100*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", ms(d))
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.0f ms", ms(d))
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// bytesText is a size in KB or MB of 1024.
+func bytesText(n int64) string {
+	if math.Abs(float64(n)) < 1<<20 {
+		return fmt.Sprintf("%.0f KB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// ticks is the number of clock ticks in a second of /proc/PID/stat: the same on
+// every Linux that Go runs on.
+const ticks = 100
+
+// Fields of /proc/PID/stat, counted from the one behind the program's name.
+const (
+	fieldUser           = 11
+	fieldSystem         = 12
+	fieldChildrenUser   = 13
+	fieldChildrenSystem = 14
+	fieldThreads        = 17
+	fieldResident       = 21 // pages
+)
+
+// treeUsage measures a process and those below it. A process that ended
+// meanwhile counts through its parent. ok is false when there is no such
+// process, or no way to measure it.
+func treeUsage(pid int) (u usage, ok bool) {
+	for _, p := range processTree(pid) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		if len(f) <= fieldResident {
+			continue
+		}
+		number := func(i int) int64 {
+			n, _ := strconv.ParseInt(f[i], 10, 64) // the kernel writes numbers
+			return n
+		}
+		u.CPU += float64(number(fieldUser)+number(fieldSystem)+number(fieldChildrenUser)+number(fieldChildrenSystem)) / ticks
+		u.Threads += int(number(fieldThreads))
+		u.Memory += number(fieldResident) * int64(os.Getpagesize())
+		u.Processes++
+	}
+	return u, u.Processes > 0
+}
+
+// processTree lists a process and those below it.
+func processTree(pid int) []int {
+	out := []int{pid}
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return out // it has ended
+	}
+	for _, t := range tasks {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, t.Name()))
+		if err != nil {
+			continue
+		}
+		for _, f := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(f); err == nil {
+				out = append(out, processTree(child)...)
+			}
+		}
+	}
+	return out
+}
+
+// ownCPU is the processor time of this process in seconds.
+func ownCPU() float64 {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9
+}
+
+// loadAverage is the machine's, over one minute.
+func loadAverage() float64 {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(b), " ")
+	v, _ := strconv.ParseFloat(first, 64) // the kernel writes a number
+	return v
+}
