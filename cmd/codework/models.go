@@ -24,7 +24,7 @@ func newModels(g *global) *cobra.Command {
 Using one takes a key of its provider; a model that has none says which variable
 to set.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: g.telling(&asJSON, func(*cobra.Command) error {
 			list, err := g.models(provider)
 			if err != nil {
 				return err
@@ -41,7 +41,7 @@ to set.`,
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	c.Flags().StringVar(&provider, "provider", "", "only this provider's models")
 	c.Flags().BoolVar(&all, "all", false, "also those whose protocol this version does not speak")
@@ -51,7 +51,7 @@ to set.`,
 		Use:   "providers",
 		Short: "List the providers",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: g.telling(&idsAsJSON, func(*cobra.Command) error {
 			p, own, err := g.catalogSources()
 			if err != nil {
 				return err
@@ -69,11 +69,17 @@ to set.`,
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	providers.Flags().BoolVar(&idsAsJSON, "json", false, "print them as a JSON array")
 	c.AddCommand(providers, newModelsRefresh(g))
 	return c
+}
+
+// telling is a command that tells its error in JSON too, where it was asked for
+// that.
+func (g *global) telling(asJSON *bool, do func(c *cobra.Command) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error { return g.inJSON(do(c), *asJSON) }
 }
 
 // spoken leaves out the models whose protocol there is no dialect for, and says

@@ -31,7 +31,7 @@ func newModelsRefresh(g *global) *cobra.Command {
 (CODEWORK_MODELS_TTL), and print where it is kept. A server and the background
 process do the same by themselves, after a model was asked.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: g.telling(&asJSON, func(c *cobra.Command) error {
 			p, err := g.paths()
 			if err != nil {
 				return err
@@ -66,7 +66,7 @@ process do the same by themselves, after a model was asked.`,
 			}
 			_, err = fmt.Fprintln(g.out, models.Path())
 			return err
-		},
+		}),
 	}
 	c.Flags().BoolVar(&force, "force", false, "also when the list here is not old")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the path, and whether it was refreshed, as JSON")
