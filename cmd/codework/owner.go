@@ -174,7 +174,7 @@ func credentialFile(p home.Paths) string {
 
 // drivers are what sandboxes can be made with, beside the host.
 func drivers(p home.Paths, state string, log *slog.Logger) []sandboxes.Driver {
-	hidden := []string{p.Home}
+	hidden := []string{p.Home, credentialFile(p)}
 	if p.Database != home.InMemory {
 		hidden = append(hidden, p.Database)
 	}
