@@ -25,8 +25,8 @@ const (
 // scriptStart is before every script. What a script prints is its reply, and
 // fail gives one word for what went wrong. Tools say the cause at the end of
 // what they print: the names that come before it may be anything. The readlink
-// of busybox knows no name for a link to what is missing, so that is looked up
-// by hand, through as many links as the kernel follows.
+// of busybox gives wrong names for links to what is missing, so these are
+// followed by hand, through as many as the kernel follows.
 const scriptStart = `
 export LC_ALL=C
 fail() { printf '%s' "$1"; exit 9; }
@@ -50,17 +50,18 @@ why() {
 }
 resolve() {
 	r=$1 k=0
-	while :; do
-		t=$(readlink -f "$r"; echo .)
-		t=${t%.}
-		t=${t%?}
-		if test -n "$t" || ! test -L "$r" || test $k -ge 40; then return 0; fi
+	while test -L "$r" && ! test -e "$r" && test $k -lt 40; do
 		l=$(readlink "$r"; echo .)
 		l=${l%.}
 		l=${l%?}
 		case $l in /*) r=$l ;; *) r=${r%/*}/$l ;; esac
 		k=$((k+1))
 	done
+	t=
+	test $k -lt 40 || return 0
+	t=$(readlink -f "$r"; echo .)
+	t=${t%.}
+	t=${t%?}
 }
 `
 
