@@ -101,8 +101,9 @@ func (s *Store) npm(ctx context.Context, e plugin.Entry, dir string, args ...str
 	return cmd, nil
 }
 
-// npmQuiet keeps npm to what is asked, and its scripts from running.
-var npmQuiet = []string{"--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--color=false", "--progress=false"}
+// npmQuiet keeps npm to what is asked, and its scripts from running. One retry
+// has to do, as a person waits.
+var npmQuiet = []string{"--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--color=false", "--progress=false"}
 
 func (sp Spec) forNPM() string {
 	if sp.Version == "" {
