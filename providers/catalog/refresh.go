@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -86,12 +85,11 @@ func (c *Catalog) refresh(ctx context.Context, r Remote) (bool, error) {
 	if target, err := filepath.EvalSymlinks(file); err == nil {
 		file = target // a link stays one
 	}
-	before, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
+	// What cannot be read is made anew; where that cannot be, replacing says so.
+	before, _ := os.ReadFile(file)
 	var data []byte
 	var next tag
+	var err error
 	if r.File != "" {
 		data, err = os.ReadFile(r.File)
 	} else {

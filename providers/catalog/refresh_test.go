@@ -274,7 +274,9 @@ func TestARefreshThatFailsLeavesTheFileAsItWas(t *testing.T) {
 		})
 	}
 	s := newSite(t)
-	s.set(func() { s.answer = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) } })
+	s.set(func() {
+		s.answer = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) }
+	})
 	withKey := strings.Replace(s.URL, "http://", "http://user:secret-word@", 1)
 	if _, err := inHome(t).Refresh(t.Context(), Remote{URL: withKey}); err == nil || strings.Contains(err.Error(), "secret-word") {
 		t.Errorf("%v", err)
@@ -309,6 +311,26 @@ func TestALinkToTheFileStaysALink(t *testing.T) {
 	}
 	if b, err := os.ReadFile(target); err != nil || len(b) == 0 {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// The hint of a file that cannot be read is to refresh it.
+func TestAFileThatCannotBeReadIsMadeAnew(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "models.gen.json")
+	if err := os.Symlink(file, file); err != nil { // a link to itself, which root cannot read either
+		t.Fatal(err)
+	}
+	c := Open(Options{File: file, Pinned: true})
+	if _, err := c.Providers(nil); err == nil {
+		t.Fatal("it can be read")
+	}
+	c.mustRefresh(t, Remote{URL: newSite(t).URL}, true)
+	if _, err := c.Providers(nil); err != nil {
+		t.Error(err)
+	}
+	folder := Open(Options{File: t.TempDir(), Pinned: true})
+	if _, err := folder.Refresh(t.Context(), Remote{URL: newSite(t).URL}); err == nil {
+		t.Error("a folder became a file")
 	}
 }
 
