@@ -630,6 +630,9 @@ func toContent(r messages.ToolResult) extension.Result {
 
 func fromContent(ctx context.Context, content []extension.Content) ([]messages.Part, error) {
 	out := []messages.Part{}
+	if len(content) > plugin.MaxParts {
+		return nil, fmt.Errorf("more than %d parts of content", plugin.MaxParts)
+	}
 	for _, c := range content {
 		switch c.Type {
 		case string(messages.PartText):

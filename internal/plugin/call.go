@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -179,6 +180,35 @@ type running struct {
 	ctx      context.Context
 	mount    sandboxes.Mount
 	progress func(messages.ToolResult)
+	pace     pace
+}
+
+const (
+	// maxProgress bounds the text of one progress, in bytes.
+	maxProgress = 4 << 10
+	// What a plugin tells beside its answers goes to readers whose queues have
+	// an end: so much at once, then one in each interval. The rest is dropped.
+	burst    = 50
+	interval = 20 * time.Millisecond
+)
+
+// pace drops what comes too fast. The zero value is ready.
+type pace struct {
+	mu   sync.Mutex // guards free
+	free time.Time  // when all of the burst can be had again
+}
+
+func (p *pace) allows(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free.Before(now) {
+		p.free = now
+	}
+	if p.free.Sub(now) > (burst-1)*interval {
+		return false
+	}
+	p.free = p.free.Add(interval)
+	return true
 }
 
 type tokenKey struct{}
@@ -195,7 +225,7 @@ var tokens atomic.Uint64
 func (c *calls) begin(ctx context.Context, session, call string, m sandboxes.Mount, progress func(messages.ToolResult)) (context.Context, func()) {
 	token := strconv.FormatUint(tokens.Add(1), 10)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, tokenKey{}, token))
-	r, key := &running{ctx, m, progress}, callKey{session, call}
+	r, key := &running{ctx: ctx, mount: m, progress: progress}, callKey{session, call}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byToken == nil {
@@ -238,7 +268,10 @@ func (c *calls) progress(p *mcp.ProgressNotificationParams) {
 	if r == nil || r.progress == nil {
 		return
 	}
-	text := boundText(p.Message)
+	if !r.pace.allows(time.Now()) {
+		return
+	}
+	text := cut(strings.ToValidUTF8(p.Message, "\uFFFD"), maxProgress)
 	if text == "" {
 		text = strconv.FormatFloat(p.Progress, 'g', -1, 64)
 		if p.Total > 0 {

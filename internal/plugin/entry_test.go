@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
 	"codework/internal/settings"
 	"codework/messages"
 )
@@ -230,12 +232,14 @@ func validID(id string) bool {
 }
 
 // Whatever a plugin prints: messages come out in order, noise between them is
-// skipped, and no line is kept that is longer than is allowed.
+// skipped, and no line is kept that is longer than is allowed. The id of an
+// answer is found without understanding it.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("noise\n{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n"))
 	f.Add([]byte("[{\"jsonrpc\":\"2.0\",\"method\":\"a\"},{\"jsonrpc\":\"2.0\",\"method\":\"b\"}]\n"))
 	f.Add([]byte("{\"jsonrpc\":\"2.0\",\"method\":\"x\"}"))
 	f.Add([]byte("\x00\xff{\n[\n"))
+	f.Add([]byte("{\"result\":{\"id\":[\"}\\\"\"]},\"jsonrpc\":\"2.0\",\"id\":\"a\\u00e9\"}\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		mark := []byte("\n{\"jsonrpc\":\"2.0\",\"method\":\"the/end\"}\n")
 		r := bufio.NewReaderSize(bytes.NewReader(append(b, mark...)), 16)
@@ -253,8 +257,15 @@ func FuzzLines(f *testing.F) {
 				if len(found) == 0 {
 					t.Error("nothing was found in a good line")
 				}
+				for _, m := range found {
+					if a, ok := m.(*jsonrpc.Response); ok {
+						if line, err := jsonrpc.EncodeMessage(a); err != nil || answerID(line) != a.ID {
+							t.Errorf("the id in %s is %v (%v)", line, answerID(line), err)
+						}
+					}
+				}
 			}
-			_ = shortLine(line)
+			_, _ = shortLine(line), answerID(line)
 		}
 		if last != strings.TrimSpace(string(mark)) {
 			t.Errorf("the message behind %q was lost", b)

@@ -99,6 +99,7 @@ type Instance struct {
 	closing chan struct{}
 	once    sync.Once
 	calls   calls
+	told    pace          // of events
 	relist  chan struct{} // holds one: the list of tools is old
 
 	mu     sync.Mutex // guards the following
@@ -497,8 +498,15 @@ func (i *Instance) event(params json.RawMessage) {
 		i.warnOnce("type "+e.Type, "a plugin sends an event that it did not declare; dropped", shortLine([]byte(e.Type)))
 		return
 	}
+	if len(params) > maxEvent || !i.told.allows(time.Now()) {
+		i.warnOnce("events", fmt.Sprintf("a plugin sends events of more than %d KiB, or too many; dropped", maxEvent>>10), shortLine([]byte(e.Type)))
+		return
+	}
 	i.host.opt.Publish(e)
 }
+
+// maxEvent bounds one event, in bytes.
+const maxEvent = 64 << 10
 
 func (i *Instance) warnOnce(key, text, what string) {
 	i.mu.Lock()

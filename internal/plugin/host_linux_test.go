@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,6 +177,52 @@ func TestProgressIsPassedOn(t *testing.T) {
 	f.call(i, "release", `{}`)
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// A call that is answered with something else than an answer must not wait for
+// ever: calls have no limit of time.
+func TestAnAnswerThatCannotBeReadEndsItsCall(t *testing.T) {
+	f := newFixture(t)
+	i := f.start("plain")
+	for _, tool := range []string{"no number", "no error", "deep"} {
+		if r := f.call(i, tool, `{}`); !r.IsError || !strings.Contains(words(r), "its answer cannot be read") {
+			t.Errorf("%s: %+v", tool, r)
+		}
+	}
+	if !i.Alive() {
+		t.Error("it has ended")
+	}
+}
+
+func TestAResultHasABoundedNumberOfParts(t *testing.T) {
+	f := newFixture(t)
+	r := f.call(f.start("plain"), "parts", `{}`)
+	if n := len(r.Content); n != MaxParts+1 || r.Content[n-1].Text != fmt.Sprintf("[%d more parts not shown]", 5000-MaxParts) {
+		t.Errorf("%d parts, the last %q", n, r.Content[n-1].Text)
+	}
+}
+
+// Readers of events have queues with an end: a plugin must not fill them.
+func TestAStormOfProgressIsThinned(t *testing.T) {
+	f := newFixture(t)
+	i := f.start("plain")
+	var told, size atomic.Int64
+	began := time.Now()
+	_, err := i.Call(f.context(), Call{SessionID: "s", ID: "c", Tool: "storm", Arguments: json.RawMessage(`{}`),
+		Progress: func(r messages.ToolResult) {
+			told.Add(1)
+			size.Store(max(size.Load(), int64(len(words(r)))))
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := burst + int64(time.Since(began)/interval) + 1
+	if n := told.Load(); n < burst || n > most {
+		t.Errorf("%d were told, not %d to %d", n, burst, most)
+	}
+	if n := size.Load(); n > maxProgress+4 {
+		t.Errorf("one of %d bytes", n)
 	}
 }
 

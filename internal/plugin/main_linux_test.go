@@ -176,7 +176,7 @@ func (r raw) list(m message) {
 		titled["title"] = "Good one"
 		all = append(all, bad, titled)
 	default:
-		for _, name := range []string{"echo", "env", "slow", "wait", "kinds", "structured", "fails", "refuses", "huge", "die", "long", "more"} {
+		for _, name := range []string{"echo", "env", "slow", "wait", "kinds", "structured", "fails", "refuses", "huge", "die", "long", "more", "no number", "no error", "deep", "parts", "storm"} {
 			all = append(all, tool(name))
 		}
 		if more {
@@ -235,6 +235,28 @@ func (r raw) call(m message) {
 		os.Exit(7)
 	case "long":
 		os.Stdout.Write(append(append([]byte(`{"jsonrpc":"2.0","x":"`), bytes.Repeat([]byte("y"), 17<<20)...), '\n'))
+	case "no number": // as Python's json writes it
+		fmt.Printf(`{"jsonrpc": "2.0", "id": %s, "result": {"content": [], "structuredContent": {"id": 1, "n": NaN}}}`+"\n", m.ID)
+	case "no error":
+		say(map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": "in words"})
+	case "deep":
+		fmt.Printf(`{"result": {"content": [], "structuredContent": {"id\"": %s1%s}}, "jsonrpc": "2.0", "id": %s}`+"\n", strings.Repeat("[", 5000), strings.Repeat("]", 5000), m.ID)
+	case "parts":
+		var all []any
+		for n := range 5000 {
+			all = append(all, text(fmt.Sprint("part ", n)))
+		}
+		result(all...)
+	case "storm":
+		for n := range 5000 {
+			size := 10
+			if n < 20 {
+				size = 100 << 10
+			}
+			say(map[string]any{"jsonrpc": "2.0", "method": "notifications/progress", "params": map[string]any{
+				"progressToken": m.Params.Meta["progressToken"], "progress": n, "message": strings.Repeat("x", size)}})
+		}
+		result(text("over"))
 	case "more":
 		more = true
 		say(map[string]any{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})

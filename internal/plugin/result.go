@@ -19,6 +19,9 @@ const (
 	// maxText bounds a text that a result is made of; the tools' own limit
 	// comes after it.
 	maxText = 1 << 20
+	// MaxParts is how many parts of one result are taken: each costs every
+	// later request more than its text.
+	MaxParts = 200
 	// maxImages is how many images of one result are taken.
 	maxImages = 20
 )
@@ -33,7 +36,11 @@ func toResult(ctx context.Context, r *mcp.CallToolResult, takesImages bool) mess
 		out.Content = append(out.Content, messages.Part{Type: messages.PartText, Text: fmt.Sprintf(format, args...)})
 	}
 	images := 0
-	for _, c := range r.Content {
+	for n, c := range r.Content {
+		if n == MaxParts {
+			note("[%d more parts not shown]", len(r.Content)-n)
+			break
+		}
 		switch c := c.(type) {
 		case *mcp.TextContent:
 			note("%s", boundText(c.Text))

@@ -239,6 +239,10 @@ func (p *pipes) listen() {
 		}
 		found, ok := decodeLine(line)
 		if !ok {
+			if id := answerID(line); id.IsValid() {
+				p.take(&jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: "its answer cannot be read: it is no valid JSON-RPC"}})
+				continue
+			}
 			if !noisy && len(bytes.TrimSpace(line)) > 0 {
 				noisy = true
 				p.noise(shortLine(line))
@@ -370,6 +374,65 @@ func decodeLine(line []byte) ([]jsonrpc.Message, bool) {
 		out = append(out, m)
 	}
 	return out, len(out) > 0
+}
+
+// answerID is the id of the call that a line wants to answer, though it is no
+// valid message: it may hold NaN, an error that is a text, or a value that is
+// nested too deep. Whoever made the call must hear of that. The id is looked for
+// without understanding the rest; one that is not there is invalid.
+func answerID(line []byte) jsonrpc.ID {
+	var (
+		raw                []byte // the value of "id"
+		key                string
+		depth, begin       int
+		answers, speaks    bool
+		inString, valueNow bool
+	)
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
+		case inString && c == '\\':
+			i++
+		case inString && c == '"':
+			inString = false
+			if depth == 1 && !valueNow {
+				key = string(line[begin:i])
+			}
+		case inString:
+		case c == '"':
+			inString = true
+			if depth == 1 && !valueNow {
+				begin = i + 1
+			}
+		case c == '{' || c == '[':
+			depth++
+		case depth == 1 && c == ':':
+			valueNow, begin = true, i+1
+		case depth == 1 && (c == ',' || c == '}'):
+			switch key {
+			case "id":
+				raw = line[begin:i]
+			case "result", "error":
+				answers = true
+			case "jsonrpc":
+				speaks = true
+			}
+			valueNow = false
+			if c == '}' {
+				depth--
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	var value any
+	if !answers || !speaks || json.Unmarshal(raw, &value) != nil {
+		return jsonrpc.ID{}
+	}
+	id, err := jsonrpc.MakeID(value)
+	if err != nil {
+		return jsonrpc.ID{}
+	}
+	return id
 }
 
 // shownLine is how much of a line a warning or a report shows, in bytes.
