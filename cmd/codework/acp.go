@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,10 +21,14 @@ import (
 )
 
 const (
-	// bridgePiece is how much is read from the editor at once.
+	// bridgePiece is how much is read from the editor, or written to it, at once.
 	bridgePiece = 64 << 10
 	// partLimit is when a bridge ends whose work has not settled.
 	partLimit = 5 * time.Second
+	// unreadLimit is how long, at the end, the editor may take to read one
+	// piece: one that has stopped reading would hold up the end of the work
+	// behind what it does not read.
+	unreadLimit = 500 * time.Millisecond
 	// moveWait is how long a bridge that was handed over waits for the next
 	// owner before it starts one.
 	moveWait = time.Second
@@ -129,22 +134,20 @@ var errOwnerDied = &problem{slug: "connection", err: errors.New("the process tha
 func (b *bridge) carry(ctx context.Context, conn acp.Conn) (json.RawMessage, error) {
 	defer conn.Close()
 	words, broken, gone := make(chan acp.Word), make(chan struct{}), make(chan struct{})
-	over := make(chan struct{})
+	over, parting := make(chan struct{}), make(chan struct{})
 	defer close(over)
+	out := deliver(b.out, parting)
 	go func() {
 		defer close(gone)
-		out := b.out
+		defer out.close()
 		for {
 			f, err := conn.Read()
 			if err != nil {
 				return
 			}
 			if !f.Control {
-				if out != nil {
-					if _, err := out.Write(f.Data); err != nil {
-						out = nil // the editor reads no more
-						close(broken)
-					}
+				if !out.write(f.Data) {
+					close(broken)
 				}
 				continue
 			}
@@ -165,6 +168,7 @@ func (b *bridge) carry(ctx context.Context, conn acp.Conn) (json.RawMessage, err
 	var state json.RawMessage
 	end := func() {
 		in, done, stop, ending = nil, nil, nil, true
+		close(parting)
 		late = time.After(partLimit)
 		_ = acp.Say(conn, acp.Word{End: true}) // a gateway that is gone has nothing to end
 	}
@@ -201,6 +205,55 @@ func (b *bridge) carry(ctx context.Context, conn acp.Conn) (json.RawMessage, err
 		}
 	}
 }
+
+// delivery writes to an editor from a goroutine of its own, because a write
+// that waits cannot be given up.
+type delivery struct {
+	pieces  chan []byte
+	results chan error
+	parting <-chan struct{} // closed when the end has begun
+	dead    bool            // the editor reads no more
+}
+
+func deliver(w io.Writer, parting <-chan struct{}) *delivery {
+	d := &delivery{pieces: make(chan []byte), results: make(chan error, 1), parting: parting}
+	go func() {
+		for p := range d.pieces {
+			_, err := w.Write(p)
+			d.results <- err
+		}
+	}()
+	return d
+}
+
+// write waits until the editor has read, at the end for unreadLimit. It
+// reports false once, when the editor is found to read no more; what is
+// written from then on is dropped.
+func (d *delivery) write(p []byte) bool {
+	if d.dead {
+		return true
+	}
+	for part := range slices.Chunk(p, bridgePiece) {
+		d.pieces <- part
+		var late <-chan time.Time
+		for parting, waits := d.parting, true; waits; {
+			select {
+			case err := <-d.results:
+				d.dead, waits = err != nil, false
+			case <-parting:
+				parting, late = nil, time.After(unreadLimit)
+			case <-late:
+				d.dead, waits = true, false
+			}
+		}
+		if d.dead {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *delivery) close() { close(d.pieces) }
 
 // refuse answers the first request with the reason why there is nobody to
 // answer it.
