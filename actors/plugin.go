@@ -336,6 +336,10 @@ func (p *pluginProcess) changeOver(me *Self, keep bool) {
 	p.current, p.given, p.crashes, p.delay, p.due = next, false, nil, 0, time.Time{}
 	p.ran = true
 	p.told(next)
+	for _, u := range p.waiting { // for a start that is not needed any more
+		p.lease(me, u)
+	}
+	p.waiting = nil
 	if old != nil {
 		p.retire(me, old)
 	}

@@ -57,6 +57,17 @@ func (l *pluginList) config(p plugin.Program) pluginConfig {
 	return c
 }
 
+// off tells whether a module that is not there is switched off.
+func (l *pluginList) off(e plugin.Entry) bool {
+	p := plugin.Program{Names: []string{e.Spec}}
+	if plugin.IsLocal(e.Spec) {
+		if path, err := plugin.LocalPath(e); err == nil {
+			p.Names = append(p.Names, path)
+		}
+	}
+	return !l.config(p).enabled
+}
+
 // readPlugins reads the entries and finds the programs behind them. An entry
 // that makes no sense, or a module that is not there, is an error: what a
 // session is to be kept from may be in it.
@@ -101,6 +112,9 @@ func (w *Workshop) readPlugins(q ExchangeQuery, set *settings.Settings, lookup c
 			}
 			var err error
 			if p, err = resolve(e); err != nil {
+				if l.off(e) {
+					continue
+				}
 				return l, err
 			}
 		}
@@ -232,27 +246,61 @@ type heldPlugin struct {
 
 	ref  *Ref
 	ends context.Context
-	mu   sync.Mutex // guards inst
+	turn chan struct{} // holds one: whoever has it may touch the following
 	inst *plugin.Instance
+	// told is what the plugin's setup was told; nil before that. Each process
+	// is told it once: a guard may keep there what it is to refuse.
+	told *extension.Setup
 }
 
 // get is the plugin's process: the one that the exchange began with, or the
-// one that came after it had ended.
+// one that came after it had ended, set up as the first was.
 func (h *heldPlugin) get(ctx context.Context) (*plugin.Instance, error) {
-	h.mu.Lock()
-	have := h.inst
-	h.mu.Unlock()
-	if have != nil && have.Alive() {
-		return have, nil
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if h.inst != nil && h.inst.Alive() {
+		return h.inst, nil
 	}
 	inst, err := Ask[*plugin.Instance](ctx, h.ref, usePlugin{h.ends})
 	if err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
+	if h.id != "" && (inst.ID != h.id || inst.Declared == nil != h.plain) {
+		return nil, h.invalid("it was started again as something else")
+	}
+	if h.told != nil {
+		// What it answers changes nothing: the tools and the prompt are fixed.
+		if _, err := inst.Setup(ctx, *h.told); err != nil {
+			return nil, h.setupFailed(err)
+		}
+	}
 	h.inst = inst
-	h.mu.Unlock()
 	return inst, nil
+}
+
+func (h *heldPlugin) setupFailed(err error) error {
+	return &plugin.Error{Slug: plugin.StartFailed, ID: h.id, Reference: h.program.Reference, File: h.program.File, Detail: "its setup failed: " + err.Error(), Required: true}
+}
+
+// setUp tells the plugin of the exchange.
+func (h *heldPlugin) setUp(ctx context.Context, told extension.Setup) (extension.Declaration, extension.Plan, error) {
+	inst, err := h.get(ctx)
+	if err != nil {
+		return extension.Declaration{}, extension.Plan{}, err
+	}
+	plan, err := inst.Setup(ctx, told)
+	if err != nil {
+		if ctx.Err() == nil {
+			err = h.setupFailed(err)
+		}
+		return extension.Declaration{}, extension.Plan{}, err
+	}
+	h.told = &told // no call has begun that could look at it
+	return *inst.Declared, plan, nil
 }
 
 // startPlugins starts what is not running yet, side by side, and gives the
@@ -307,7 +355,7 @@ func (w *Workshop) startPlugin(ctx, ends context.Context, q ExchangeQuery, p plu
 	if err != nil {
 		return nil, err
 	}
-	h := &heldPlugin{program: p, ref: ref, ends: ends}
+	h := &heldPlugin{program: p, ref: ref, ends: ends, turn: make(chan struct{}, 1)}
 	inst, err := h.get(ctx)
 	if err != nil {
 		return nil, err
@@ -394,23 +442,15 @@ func (r *pluginRun) setUp(ctx context.Context, h *heldPlugin) error {
 		}
 		r.box.put(r.tool(h, t, t.Name))
 	}
-	inst, err := h.get(ctx)
-	if err != nil {
-		return err
-	}
-	plan, err := inst.Setup(ctx, extension.Setup{
+	may, plan, err := h.setUp(ctx, extension.Setup{
 		SessionID: r.q.Session.ID, ExchangeID: r.id, Options: h.options,
 		Model:    extension.Model{Provider: r.ex.Model.Provider.ID, ID: r.ex.Model.ID},
 		Location: extension.Location{Directory: r.mount.Dir(), Host: r.q.Session.HostDir},
 		Sandbox:  extension.Sandbox{ID: sandboxOf(r.q.Session)}, Tools: r.box.infos(),
 	})
 	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return &plugin.Error{Slug: plugin.StartFailed, ID: h.id, Reference: h.program.Reference, File: h.program.File, Detail: "its setup failed: " + err.Error(), Required: true}
+		return err
 	}
-	may := *inst.Declared
 	for _, p := range plan.Tools {
 		t := r.box.find(p.Name)
 		if t == nil || t.Plugin != h.id {

@@ -78,11 +78,12 @@ func guardPlugin(mode string) {
 	if mode == "reader" {
 		extension.Tool(p, "read", "Reads in its own way.", func(context.Context, *extension.Call, struct{}) (string, error) { return "read by the plugin", nil })
 	}
+	var forbidden string // what is forbidden is known when it is set up
 	p.Before("bash", func(_ context.Context, _ *extension.Call, b extension.Before) (extension.Verdict, error) {
 		if strings.Contains(string(b.Arguments), "kill the guard") {
 			os.Exit(6)
 		}
-		return extension.Verdict{Block: strings.Contains(string(b.Arguments), "forbidden"), Reason: "not with " + mode + " in " + b.MessageID}, nil
+		return extension.Verdict{Block: forbidden != "" && strings.Contains(string(b.Arguments), forbidden), Reason: "not with " + mode + " in " + b.MessageID}, nil
 	})
 	p.After("bash", func(_ context.Context, _ *extension.Call, a extension.After) (extension.Change, error) {
 		text := a.Result.Content[0].Text
@@ -100,6 +101,7 @@ func guardPlugin(mode string) {
 		if o.Fail {
 			return errors.New("options ask for failure")
 		}
+		forbidden = "forbidden"
 		return nil
 	})
 	_ = p.Run(context.Background())
@@ -269,6 +271,7 @@ func TestSettingsSwitchPlugins(t *testing.T) {
 		{"the last one counts", []string{entry(t, "plain", `,"id":"acme.tool.one"`), `{"plugin":"acme.tool.one","enabled":false}`, `{"plugin":"acme.tool.one","enabled":true}`}, "one_pid", true},
 		{"its own choice", []string{entry(t, "shy", "")}, "shy_pid", false},
 		{"asked for", []string{entry(t, "shy", ""), `{"plugin":"acme.tool.shy","enabled":true}`}, "shy_pid", true},
+		{"a module that is not there", []string{`"./gone"`, `{"package":"./gone","enabled":false}`, `"no-such@1"`, `{"package":"no-such@1","enabled":false}`}, "read", true},
 		{"a built-in", []string{`{"plugin":"codework.tool.grep","enabled":true}`}, "grep", true},
 		{"another built-in", []string{`{"plugin":"codework.tool.bash","enabled":false}`}, "bash", false},
 		{"somebody else", []string{`{"plugin":"acme.tool.none","enabled":true}`}, "read", true},
@@ -315,6 +318,10 @@ func TestHooksThatCannotBeAsked(t *testing.T) {
 		t.Error(text, state)
 	}
 	if text, state := s.call(ex, "bash", `{"command":"ls"}`); state != messages.CallCompleted || text != "ran ls [guard]" {
+		t.Error(text, state)
+	}
+	// The new process was set up too.
+	if text, state := s.call(ex, "bash", `{"command":"forbidden"}`); state != messages.CallError || text != "not with guard in msg" {
 		t.Error(text, state)
 	}
 	// An after-hook that dies leaves the result as it is.
@@ -380,6 +387,34 @@ func TestAPluginThatKeepsDyingIsGivenUpUntilAReload(t *testing.T) {
 	}
 	if text, state := s.call(ex, "one_pid", `{}`); state != messages.CallCompleted {
 		t.Error(text)
+	}
+}
+
+// Who waits for the next start of a plugin gets what a reload brings before.
+func TestAReloadServesWhoWaits(t *testing.T) {
+	pace := quickPace
+	pace.first, pace.longest, pace.patience = time.Hour, time.Hour, 2*time.Hour
+	s := newPluginShop(t, pace)
+	set := s.set(entry(t, "plain", `,"id":"acme.tool.one"`))
+	ex, _ := s.must("ses_1", set)
+	s.call(ex, "one_die", `{}`)
+	q := ExchangeQuery{Session: messages.SessionRecord{ID: "ses_1", HostDir: s.home}}
+	list, err := s.w.readPlugins(q, set, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := list.programs[0]
+	ref, err := Ask[*Ref](soon(t), s.plugins, pluginFor{program: p, key: p.Key(s.home)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := soon(t)
+	wait := ref.request(usePlugin{ctx})
+	if r, err := Ask[messages.PluginsReloaded](ctx, s.plugins, reloadPlugins{}); err != nil || r.Failure != "" {
+		t.Fatalf("%+v %v", r, err)
+	}
+	if v, err := wait(ctx); err != nil || !v.(*plugin.Instance).Alive() {
+		t.Errorf("%v %v", v, err)
 	}
 }
 
