@@ -138,7 +138,7 @@ func (w *Workshop) readPlugins(q ExchangeQuery, set *settings.Settings, lookup c
 		if !c.enabled {
 			continue // what has no id yet is asked for it, and may still be off
 		}
-		if p.Options = c.options; len(p.Options) > 0 && !p.Module {
+		if p.Options = c.options; len(p.Options) > 0 {
 			p.Env = maps.Clone(p.Env)
 			if p.Env == nil {
 				p.Env = map[string]string{}
