@@ -156,9 +156,9 @@ func (d *toolDelta) quick(s *scan.Scanner) bool {
 
 // value takes a string or null as it is.
 func value(s *scan.Scanner, dst *json.RawMessage) bool {
-	raw, _ := s.Raw()
+	raw, plain := s.Raw()
 	switch {
-	case raw != nil && json.Valid(raw):
+	case plain, raw != nil && json.Valid(raw):
 		*dst = raw
 	case raw == nil && s.Literal("null"):
 		*dst = json.RawMessage("null")
