@@ -66,7 +66,7 @@ func (o *outbound) say(w acp.Word) { o.put(outItem{word: &w}, 0) }
 // update queues an update of a session.
 func (o *outbound) update(session string, u acp.Update) {
 	c, ok := u.(acp.Chunk)
-	if !ok || c.Content.Type != "text" {
+	if !ok || c.Content.Type != "text" || c.SessionUpdate == acp.UserChunk { // a part of a prompt is one chunk
 		o.write(acp.Notify(session, u))
 		return
 	}

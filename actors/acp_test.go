@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -414,6 +415,22 @@ func TestASlowEditorLosesNothing(t *testing.T) {
 		t.Errorf("%d bytes came of %d", len(got), want.Len()+7)
 	}
 	d.expect("call", d.until("tool_call", 1).Update.Status, "in_progress")
+}
+
+// What waits for an editor is joined where it is streamed; the parts of a prompt
+// stay what they are.
+func TestPiecesOfTextAreJoinedAndPartsOfPromptsAreNot(t *testing.T) {
+	for kind, want := range map[string]int{acp.AgentChunk: 1, acp.ThoughtChunk: 1, acp.UserChunk: 2} {
+		o := newOutbound()
+		for range 2 {
+			o.update("ses_1", acp.Chunk{SessionUpdate: kind, MessageID: "m", Content: acp.Block{Type: "text", Text: "x"}})
+		}
+		o.finish()
+		f, _, _ := o.take(t.Context())
+		if got := bytes.Count(f.Data, []byte("\n")); got != want {
+			t.Errorf("%s: %d lines", kind, got)
+		}
+	}
 }
 
 func TestADeadEditorsWorkEndsAndNobodyElses(t *testing.T) {
