@@ -94,6 +94,7 @@ func (s *System) ServeEditor(ctx context.Context, conn acp.Conn) error {
 		conn.Close()
 		return err
 	}
+	ref.Named("editor")
 	select {
 	case <-ref.Done():
 	case <-ctx.Done():

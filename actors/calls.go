@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"time"
 
 	"codework/internal/tools"
 	"codework/messages"
@@ -13,6 +14,7 @@ type call struct {
 	part    messages.Part
 	running bool
 	queued  bool // its start is on its way to the disk
+	began   time.Time
 	cancel  context.CancelFunc
 }
 
@@ -81,7 +83,9 @@ func (s *session) runCall(i int) {
 	x := s.exec
 	c := x.calls[i]
 	c.running = true
+	c.began = time.Now()
 	c.part.Label = tools.Label(c.part.Name, c.part.Arguments)
+	s.tellDoing()
 	s.live(messages.EventToolStarted, messages.EventData{MessageID: x.messageID, CallID: c.part.CallID,
 		Name: c.part.Name, Label: c.part.Label, Arguments: messages.RawObject(c.part.Arguments)})
 	ctx, cancel := context.WithCancel(x.ctx)
@@ -130,6 +134,7 @@ func (s *session) onCallDone(m callDone) {
 	c.running = false
 	settle(&c.part, m.state, m.result)
 	settled := s.settled(c)
+	s.tellDoing()
 	w := write{settle: []string{c.part.CallID}}
 	next := m.index + 1
 	if s.phase == busy && !x.ex.Parallel && next < len(x.calls) {
@@ -150,6 +155,7 @@ func (s *session) onCallDone(m callDone) {
 
 func (s *session) settled(c *call) record {
 	part := c.part
+	s.observeCall(c)
 	return record{messages.EventToolSettled, messages.EventData{MessageID: s.exec.messageID, CallID: part.CallID, Part: &part}}
 }
 

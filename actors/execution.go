@@ -39,6 +39,8 @@ type execution struct {
 	bound   map[string]bool    // connections whose prompts the exchange works on
 	prompts map[string]bool    // what was promoted since the execution began
 	inTurn  bool               // turn.started was told, its end was not
+	begun   time.Time          // when it was
+	spoken  bool               // the model has said something since
 
 	messageID string
 	partial   []partialPart
@@ -76,6 +78,7 @@ func (s *session) step(st stage) *execution {
 	}
 	x.turn, x.stage = nextGeneration(), st
 	x.ctx, x.cancel = context.WithCancel(s.me.Context())
+	s.tellDoing()
 	return x
 }
 
@@ -241,6 +244,7 @@ func (s *session) onStream(ev messages.StreamEvent) {
 	switch ev.Kind {
 	case messages.StreamStart:
 		x.stage = streaming
+		s.tellDoing()
 		m := s.draftMessage(messages.EntryDraft)
 		s.append(write{}, nil, record{messages.EventLLMStarted, messages.EventData{
 			MessageID: m.ID, Message: &m, RequestDigest: ev.RequestDigest}})

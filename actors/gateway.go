@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"codework/messages"
 	"codework/protocol/contract"
@@ -92,6 +93,8 @@ func (g *gateway) call(me *Self, c *effectrpc.Call) {
 		g.exec(me, c, m)
 	case messages.Subscribe:
 		g.subscribe(me, c, m)
+	case messages.GetTop:
+		g.beside(me, c, func(ctx context.Context) (any, error) { return g.system.Top(ctx, m), nil })
 	case messages.Hello:
 		g.hello(me, c, m)
 	case messages.ListModels:
@@ -157,9 +160,12 @@ func loginCall(ctx context.Context, logins Logins, m any) (any, error) {
 
 // forward asks for the answer to a call and passes it on.
 func (g *gateway) forward(me *Self, c *effectrpc.Call, to *Ref, m any) {
-	wait := to.request(m)
+	wait, at := to.request(m), time.Now()
 	me.Go(func(context.Context) any {
 		v, err := wait(c.Context())
+		if err == nil && c.Method() == contract.SessionPrompt {
+			g.system.config.Metrics.Admission(time.Since(at))
+		}
 		for errors.Is(err, errStopped) && again(to, c, m) {
 			v, err = to.request(m)(c.Context())
 		}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"codework/internal/metrics"
 	"codework/internal/plugin"
 	"codework/internal/settings"
 	"codework/internal/store"
@@ -171,6 +172,8 @@ func (g *guardian) Receive(me *Self, m any) {
 		g.gateways[ref] = true
 		me.Answer(ref, nil)
 		g.tell()
+	case takeStock:
+		me.Answer(g.stock(), nil)
 	case getParts:
 		me.Answer(treeParts{g.hub, g.places}, nil)
 	}
@@ -178,16 +181,23 @@ func (g *guardian) Receive(me *Self, m any) {
 
 func (g *guardian) start(me *Self) {
 	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*connectionSlot{}, map[*Ref]bool{}
-	g.hub = me.Spawn(newHub)
+	count := g.config.Metrics
+	g.hub = me.Spawn(func() Actor { return newHub(count) })
 	g.registry = me.Spawn(newRegistry(g.boxes))
 	g.places = places{registry: g.registry, shelf: g.boxes.shelf, settings: g.boxes.settings, dir: g.config.Dir}
 	self := me.Ref()
 	hub, registry := g.hub, g.registry
-	g.plugins = me.Spawn(newPlugins(g.config.Plugins, usualPace, func(events []messages.Event) { hub.Tell(publish{events}) }))
+	tell := func(events []messages.Event) {
+		for i := range events {
+			count.Event(events[i].Type)
+		}
+		hub.Tell(publish{events})
+	}
+	g.plugins = me.Spawn(newPlugins(g.config.Plugins, usualPace, tell))
 	ofPlugins := g.plugins
 	g.deps = sessionDeps{
 		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{},
-		publish: func(events []messages.Event) { hub.Tell(publish{events}) },
+		publish: tell, count: count,
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },
 		rests:   func(id string, yes bool) { self.Tell(restSession{id, yes}) },
@@ -221,7 +231,7 @@ func (g *guardian) route(me *Self, m toSession) {
 }
 
 func (g *guardian) open(me *Self, id string) *sessionSlot {
-	s := &sessionSlot{ref: me.Spawn(newSession(g.deps, id)), state: sessionState{id: id, status: messages.SessionIdle}}
+	s := &sessionSlot{ref: me.Spawn(newSession(g.deps, id)).Named(id), state: sessionState{id: id, status: messages.SessionIdle}}
 	g.sessions[id] = s
 	if g.draining {
 		s.ref.Tell(wrapUp{})
@@ -505,7 +515,7 @@ func (g *guardian) connected(me *Self, m connectionMade) {
 				old.ref.Stop()
 			}
 		}
-		c = &connectionSlot{ref: me.Spawn(newProvider(dialect, m.client))}
+		c = &connectionSlot{ref: me.Spawn(newProvider(dialect, m.client)).Named(m.key.provider)}
 		g.connections[m.key] = c
 	}
 	c.touch()
@@ -554,6 +564,8 @@ type Config struct {
 	Sandboxes func(hostDir string, w *messages.World) (settings.Sandbox, error)
 	// Watch hears what runs whenever that changes; it must not block.
 	Watch func(Load)
+	// Metrics count what happens; nil counts nothing, and there is no /metrics.
+	Metrics *metrics.Metrics
 
 	idleConnection time.Duration // for tests; 0 is the constant of that name
 }

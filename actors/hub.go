@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"codework/internal/metrics"
 	"codework/messages"
 	"codework/protocol/contract"
 )
@@ -20,7 +21,10 @@ const subscriberQueue = 4096
 
 // hub hands events to subscribers in the order in which sessions publish them.
 // It never waits for a reader.
-type hub struct{ subs map[*subscription]bool }
+type hub struct {
+	subs  map[*subscription]bool
+	count *metrics.Metrics // nil counts nothing
+}
 
 type (
 	// lastEvents ends all subscriptions behind what they still hold; the answer
@@ -31,7 +35,7 @@ type (
 	unsubscribe struct{ sub *subscription }
 )
 
-func newHub() Actor { return &hub{subs: map[*subscription]bool{}} }
+func newHub(count *metrics.Metrics) Actor { return &hub{map[*subscription]bool{}, count} }
 
 func (h *hub) Receive(me *Self, m any) {
 	switch m := m.(type) {
@@ -47,6 +51,7 @@ func (h *hub) Receive(me *Self, m any) {
 				}
 				if !s.offer(p) {
 					delete(h.subs, s)
+					h.count.Overflow()
 				}
 			}
 		}
@@ -62,6 +67,8 @@ func (h *hub) Receive(me *Self, m any) {
 			s.end(errStopped)
 		}
 		me.Answer(subs, nil)
+	case takeStock:
+		me.Answer(h.readers(), nil)
 	case Stopped:
 		for s := range h.subs {
 			s.end(errStopped)

@@ -19,7 +19,7 @@ import (
 // spawnHub starts a hub of its own.
 func spawnHub(t testing.TB) *Ref {
 	rt := newTestRuntime(t)
-	ref := rt.Spawn(newHub)
+	ref := rt.Spawn(func() Actor { return newHub(nil) })
 	t.Cleanup(func() { stopAndWait(t, ref) })
 	return ref
 }

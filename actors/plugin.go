@@ -137,6 +137,7 @@ func (p *pluginProcess) Receive(me *Self, m any) {
 		p.end()
 		return
 	}
+	me.Doing(p.doing(), "")
 	if p.rest != nil {
 		p.rest()
 		p.rest = nil

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -69,7 +70,7 @@ func (p *plugins) Receive(me *Self, m any) {
 	case pluginFor:
 		s := p.slots[m.key]
 		if s == nil {
-			s = &pluginSlot{me.Spawn(newPlugin(p.host, p.pace, m, p.publish, me.Ref())), m.session}
+			s = &pluginSlot{me.Spawn(newPlugin(p.host, p.pace, m, p.publish, me.Ref())).Named(cmp.Or(m.program.ID, m.program.Reference)), m.session}
 			p.slots[m.key] = s
 		}
 		me.Answer(s.ref, nil)

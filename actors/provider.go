@@ -93,6 +93,7 @@ func (p *provider) Receive(me *Self, m any) {
 		}
 		p.client.CloseIdleConnections()
 	}
+	me.Doing(p.doing())
 }
 
 // holdBack lets a request wait for its turn, or for as long as it may. An

@@ -188,7 +188,7 @@ func (r *registry) handle(me *Self, m any) {
 
 // start brings up the host and reads the records.
 func (r *registry) start(me *Self) {
-	r.host = me.Spawn(newSandbox(sandbox{row: row{messages.LocalSandbox, r.store, r.shelf}, conn: r.local}))
+	r.host = me.Spawn(newSandbox(sandbox{row: row{messages.LocalSandbox, r.store, r.shelf}, conn: r.local})).Named(messages.LocalSandbox)
 	r.loading = true
 	store := r.store
 	me.Go(func(ctx context.Context) any {
@@ -280,7 +280,7 @@ func (r *registry) route(me *Self, m toBox) {
 func (r *registry) box(me *Self, id, driver string) *Ref {
 	b := r.boxes[id]
 	if b == nil {
-		b = me.Spawn(newSandbox(sandbox{row: row{id, r.store, r.shelf}, driver: r.drivers[driver], server: r.server, idle: r.idle}))
+		b = me.Spawn(newSandbox(sandbox{row: row{id, r.store, r.shelf}, driver: r.drivers[driver], server: r.server, idle: r.idle})).Named(id)
 		r.boxes[id] = b
 	}
 	return b

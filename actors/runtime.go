@@ -49,6 +49,10 @@ const (
 type Runtime struct {
 	system *actor.ActorSystem
 	log    *slog.Logger
+	failed func() // called when an actor fails on a message; nil is nobody
+
+	mu   sync.Mutex // guards live
+	live map[*Ref]bool
 }
 
 // NewRuntime makes an actor system that logs to log. Shutdown ends it.
@@ -56,7 +60,7 @@ func NewRuntime(log *slog.Logger) *Runtime {
 	system := actor.NewActorSystem(
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }),
 	)
-	return &Runtime{system: system, log: log}
+	return &Runtime{system: system, log: log, live: map[*Ref]bool{}}
 }
 
 // Shutdown releases what the system itself holds. The actors must have been
@@ -70,7 +74,14 @@ func (r *Runtime) Spawn(make func() Actor) *Ref {
 
 func (r *Runtime) spawn(spawn func(*actor.Props) *actor.PID, make func() Actor) *Ref {
 	ref := newRef(r.system)
+	r.add(ref)
 	props := actor.PropsFromProducer(func() actor.Actor { return newCell(r, ref, make()) },
+		actor.WithMailbox(func() actor.Mailbox {
+			m := actor.Unbounded()()
+			var box mailbox = m
+			ref.vitals.mailbox.Store(&box)
+			return m
+		}),
 		actor.WithSupervisor(actor.NewOneForOneStrategy(restarts, restartsWithin, actor.DefaultDecider)))
 	ref.pid.Store(spawn(props))
 	return ref
@@ -82,6 +93,8 @@ type Ref struct {
 	// pid is set by Spawn after the actor may already have run.
 	pid  atomic.Pointer[actor.PID]
 	done chan struct{}
+
+	vitals vitals
 
 	// mu guards mail and ended: letters on their way to the actor. What it
 	// does not live to read is told to the sender.
@@ -335,8 +348,10 @@ func (me *Self) LaterOr(m any, lost func()) { me.ref.post(&letter{m: m, lost: lo
 // incarnation, which waits for f.
 func (me *Self) Go(f func(ctx context.Context) any) {
 	me.wg.Add(1)
+	me.ref.vitals.beside.Add(1)
 	go func() {
 		defer me.wg.Done()
+		defer me.ref.vitals.beside.Add(-1)
 		defer func() {
 			if p := recover(); p != nil {
 				me.rt.log.Error("panic beside an actor", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -369,6 +384,7 @@ type cell struct {
 
 func newCell(rt *Runtime, ref *Ref, a Actor) *cell {
 	ctx, stop := context.WithCancel(context.Background())
+	ref.vitals.begin(a)
 	return &cell{behave: a, me: &Self{rt: rt, ref: ref, ctx: ctx, stop: stop, owed: map[chan answer]struct{}{}, children: map[string]*Ref{}}}
 }
 
@@ -385,6 +401,7 @@ func (c *cell) Receive(pc actor.Context) {
 	case *actor.Stopping:
 		c.end()
 	case *actor.Stopped:
+		c.me.rt.remove(c.me.ref)
 		c.me.ref.end()
 	case *actor.Terminated:
 		if child, ok := c.me.children[m.Who.Id]; ok && c.running {
@@ -418,11 +435,16 @@ func (c *cell) Receive(pc actor.Context) {
 func (c *cell) handle(m any, reply Reply) {
 	me := c.me
 	me.reply, me.taken = reply, false
+	me.ref.vitals.enter(m)
 	defer func() {
+		me.ref.vitals.leave()
 		p := recover()
 		r := me.reply
 		me.reply = Reply{}
 		if p != nil {
+			if me.rt.failed != nil {
+				me.rt.failed()
+			}
 			me.rt.log.Error("actor failed", "actor", fmt.Sprintf("%T", c.behave), "message", fmt.Sprintf("%T", m),
 				"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			r.Send(nil, &messages.Refused{Name: messages.RefusedInternal, Message: "internal error; the log says more"})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"codework/internal/metrics"
 	"codework/internal/store"
 	"codework/internal/tools"
 	"codework/messages"
@@ -38,6 +39,7 @@ type sessionDeps struct {
 	clock   func() time.Time
 	claims  *claims
 	idle    time.Duration
+	count   *metrics.Metrics // nil counts nothing
 }
 
 // sessionState is what the guardian knows of a live session.
@@ -293,6 +295,7 @@ func (s *session) answerWaiters() {
 // load reads the log, beside the actor.
 func (s *session) load() {
 	s.phase = loading
+	s.me.Doing("loading", "")
 	s.epoch = nextGeneration()
 	if s.exec != nil {
 		s.exec.endExchange()
@@ -353,6 +356,7 @@ func (s *session) opened(m loaded) {
 // next message tries anew.
 func (s *session) breakDown(err error) {
 	s.phase = broken
+	s.tellDoing()
 	if s.out.running {
 		// Not even the end of the work can be written. It is told all the same.
 		s.out.live(s.unrecordedEnd(err))
@@ -410,6 +414,7 @@ func (s *session) append(w write, then func(error), records ...record) {
 			panic(err) // our own event does not fit our own state
 		}
 		b.Events = append(b.Events, e)
+		s.observe(r.kind, &d)
 	}
 	if w.prompt != nil {
 		b.PromptID, b.PromptHash = w.prompt.prompt.ID, promptHash(w.prompt.body, w.prompt.prompt.Delivery)
@@ -420,13 +425,17 @@ func (s *session) append(w write, then func(error), records ...record) {
 		b.Record = &rec
 	}
 	s.out.add(slices.Clip(b.Events), then)
-	epoch, tell := s.epoch, s.me.Later()
-	s.store.Append(b, func(err error) { tell(written{epoch, err}) })
+	epoch, tell, count, at := s.epoch, s.me.Later(), s.count, time.Now()
+	s.store.Append(b, func(err error) {
+		count.Append(time.Since(at))
+		tell(written{epoch, err})
+	})
 }
 
 // live tells readers something that is not recorded.
 func (s *session) live(kind string, d messages.EventData) {
 	d.Timestamp, d.SessionID = s.now.UnixMilli(), s.id
+	s.observe(kind, &d)
 	e := messages.Event{ID: messages.NewEventID(), Type: kind, Session: s.id, Data: encode(d)}
 	if s.led != nil {
 		e.After = s.led.seq
@@ -797,6 +806,7 @@ func (s *session) status() messages.SessionStatus {
 }
 
 func (s *session) tellState() {
+	s.tellDoing()
 	pending := len(s.checking) > 0 || slices.ContainsFunc(s.led.inbox, func(in input) bool { return in.unwritten })
 	s.changed(sessionState{s.id, s.status(), len(s.led.inbox), s.led.record.Title, pending, s.led.record.SandboxID})
 }

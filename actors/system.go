@@ -4,11 +4,11 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"codework/internal/metrics"
 	"codework/messages"
 	"codework/protocol/acp"
 	"codework/protocol/contract"
@@ -49,6 +49,7 @@ func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*S
 		return nil, err
 	}
 	rt := NewRuntime(log)
+	rt.failed = config.Metrics.ActorFailed
 	s := &System{rt: rt, config: config, identity: id, started: time.Now(), takeover: make(chan struct{}), log: log}
 	deps := registryDeps{store: config.Store, shelf: newShelf(s.started), local: config.Local, drivers: drivers, server: config.Server,
 		settings: config.sandboxSettings(), idle: idleConnection}
@@ -96,6 +97,10 @@ func (s *System) Serve(ctx context.Context, conn effectrpc.Conn, local bool) err
 		conn.Close(effectrpc.CloseGoingAway, "server is going down")
 		return err
 	}
+	ref.Named("network")
+	if local {
+		ref.Named("local")
+	}
 	select {
 	case <-ref.Done():
 	case <-ctx.Done():
@@ -125,6 +130,25 @@ func (s *System) Handler(accept effectrpc.AcceptOptions, local bool) http.Handle
 	if local {
 		mux.HandleFunc(acp.Path, s.acceptEditor)
 	}
+	look := func(path string, h http.Handler) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if err := effectrpc.Admit(w, r, accept); err != nil {
+				s.log.Debug("request refused", "path", path, "err", err)
+				return
+			}
+			if r.Method != http.MethodGet && r.Method != http.MethodHead {
+				w.Header().Set("Allow", "GET, HEAD")
+				http.Error(w, "only to be read", http.StatusMethodNotAllowed)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+	look(HealthPath, answerProbe(s.alive))
+	look(ReadyPath, answerProbe(s.ready))
+	if m := s.config.Metrics; m != nil {
+		look(MetricsPath, m.Handler(s.log, func(r *http.Request) metrics.State { return s.state(r.Context()) }))
+	}
 	return mux
 }
 
@@ -141,11 +165,9 @@ func (s *System) Info(ctx context.Context) (messages.ServerInfo, error) {
 	if err != nil {
 		return messages.ServerInfo{}, err
 	}
-	return messages.ServerInfo{
-		Name: "codework", Version: s.identity.Version, Build: s.identity.Build, Protocol: contract.Version,
-		StartedAt: messages.ISOTime(s.started.UnixMilli()), PID: os.Getpid(), Home: s.identity.Home, Foreground: s.identity.Foreground,
-		Sessions: messages.SessionCount{Total: all, Busy: len(states)},
-	}, nil
+	info := s.about()
+	info.Sessions = messages.SessionCount{Total: all, Busy: len(states)}
+	return info, nil
 }
 
 // handover asks for the end of this process as soon as nothing runs.

@@ -455,6 +455,7 @@ var faultyPayloads = map[string]struct {
 	"auth.logout":     {o{"provider": "openai-codex"}, []string{"provider"}},
 	"event.subscribe": {o{"sessionId": noID, "after": o{noID: 1}}, nil},
 	"sandbox.drivers": {o{}, nil}, "sandbox.list": {o{}, nil}, "plugin.reload": {o{}, nil}, "server.info": {o{}, nil},
+	"server.top": {o{"limit": 1}, nil},
 }
 
 // A payload that does not decode fails its own call, with a text that names

@@ -76,6 +76,8 @@ var results = map[string]result{
 	"server.hello": {errors: []string{"WrongWorldError"},
 		shape: shape{"name": "s", "version": "s", "protocol": "i", "startedAt": "d", "pid": "i", "home": "s?", "sessions": "o"}},
 	"server.handover": {shape: shape{"waitsFor": "l"}},
+	"server.top": {shape: shape{"at": "d", "server": "o", "sessions": "l", "omitted": "i", "actors": "l", "subscribers": "o?",
+		"complete": "b"}},
 	"session.history": {errors: noSession, shape: shape{"entries": "l", "more": "b", "seq": "i"}},
 	"session.queue":   {errors: noSession, shape: shape{"queued": "l"}},
 	"session.rename":  {errors: noSession, shape: sessionShape},

@@ -17,6 +17,7 @@ import (
 
 	"codework/actors"
 	"codework/internal/home"
+	"codework/internal/metrics"
 	"codework/internal/plugin"
 	"codework/internal/settings"
 	"codework/internal/store"
@@ -102,7 +103,8 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		return nil, errors.Join(err, o.close())
 	}
 	config := actors.Config{
-		Store: st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
+		Metrics: metrics.New(version),
+		Store:   st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
 		Plugins: plugin.Options{Processes: o.plugins, LogDir: pluginLogs(p), Log: log, Version: version},
 	}
 	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}

@@ -102,6 +102,11 @@ func (c *Client) Handover(ctx context.Context) (h messages.Handover, err error) 
 	return h, c.call(ctx, contract.ServerHandover, nil, &h)
 }
 
+// Top returns what every session and actor of the server is doing.
+func (c *Client) Top(ctx context.Context, m messages.GetTop) (t messages.Top, err error) {
+	return t, c.call(ctx, contract.ServerTop, m, &t)
+}
+
 // Create makes a session.
 func (c *Client) Create(ctx context.Context, m messages.CreateSession) (info messages.SessionInfo, err error) {
 	return info, c.call(ctx, contract.SessionCreate, m, &info)

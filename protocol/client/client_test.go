@@ -134,6 +134,7 @@ func TestCallsArriveAsTheContractHasThem(t *testing.T) {
 		{contract.ServerHello, hello, func() error { _, err := c.Hello(ctx, hello); return err }},
 		{contract.ServerInfo, nil, func() error { _, err := c.Info(ctx); return err }},
 		{contract.ServerHandover, nil, func() error { _, err := c.Handover(ctx); return err }},
+		{contract.ServerTop, messages.GetTop{Limit: 3}, func() error { _, err := c.Top(ctx, messages.GetTop{Limit: 3}); return err }},
 		{contract.SessionCreate, messages.CreateSession{Title: "t"}, func() error { _, err := c.Create(ctx, messages.CreateSession{Title: "t"}); return err }},
 		{contract.SessionList, messages.ListSessions{Limit: 3}, func() error { _, err := c.List(ctx, messages.ListSessions{Limit: 3}); return err }},
 		{contract.SessionInfo, messages.GetSession{SessionID: session}, func() error { _, err := c.Session(ctx, session); return err }},

@@ -66,6 +66,7 @@ const (
 	ServerInfo       = "server.info"
 	ServerHello      = "server.hello"
 	ServerHandover   = "server.handover"
+	ServerTop        = "server.top"
 )
 
 // method says how a payload is decoded.
@@ -110,6 +111,7 @@ var methods = map[string]method{
 	ServerInfo:       {payload: func() any { return &struct{}{} }},
 	ServerHello:      {payload: func() any { return &messages.Hello{} }, required: []string{"version", "build", "protocol", "host", "cwd", "umask", "env"}, local: true},
 	ServerHandover:   {payload: func() any { return &struct{}{} }, local: true},
+	ServerTop:        {payload: func() any { return &messages.GetTop{} }},
 }
 
 // PromptPayload is the payload of session.prompt. Bound is accepted over the
@@ -176,6 +178,11 @@ func Decode(name string, payload json.RawMessage, local bool) (any, error) {
 		}
 		return *v, nil
 	case *messages.Hello:
+		return *v, nil
+	case *messages.GetTop:
+		if v.Limit < 0 {
+			return nil, errors.New("expected a number of at least 0\n  at [\"limit\"]")
+		}
 		return *v, nil
 	case *messages.GetHistory:
 		if v.Limit < 0 {

@@ -51,6 +51,7 @@ var good = map[string]string{
 	"server.info":       `{}`,
 	"server.hello":      `{"version":"1","build":"b","protocol":1,"host":"h","mountNamespace":"n","cwd":"/","umask":18,"env":{"A":"b"},"userConfigDir":"/c"}`,
 	"server.handover":   `{}`,
+	"server.top":        `{"limit":3}`,
 }
 
 func keysOf(t testing.TB, payload string) map[string]json.RawMessage {
