@@ -28,6 +28,7 @@ type Engine struct {
 	Socket string // its address, a URL
 	cmd    *exec.Cmd
 	dir    string
+	podman func(args ...string) *exec.Cmd
 }
 
 // engineStart bounds the start of the engine.
@@ -67,7 +68,7 @@ func StartEngine(dir string) (*Engine, error) {
 	if out, err := command("import", tarball, Image).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("import the test image: %w\n%s", err, out)
 	}
-	e := &Engine{Socket: "unix://" + filepath.Join(dir, "s"), dir: dir}
+	e := &Engine{Socket: "unix://" + filepath.Join(dir, "s"), dir: dir, podman: command}
 	e.cmd = command("system", "service", "--time=0", e.Socket)
 	var log bytes.Buffer
 	e.cmd.Stderr = &log
@@ -83,6 +84,16 @@ func StartEngine(dir string) (*Engine, error) {
 			return nil, fmt.Errorf("podman does not listen: %s", log.String())
 		}
 	}
+}
+
+// Containers lists the containers that there are, running or not, with their
+// labels. It is for engines that StartEngine started.
+func (e *Engine) Containers() (string, error) {
+	if e.podman == nil {
+		return "", nil
+	}
+	out, err := e.podman("ps", "--all", "--format", "{{.ID}} {{.State}} {{.Labels}}").Output()
+	return string(out), err
 }
 
 // Close ends an engine that StartEngine started, and what it keeps running for

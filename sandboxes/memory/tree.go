@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"io/fs"
 	"path"
 	"slices"
@@ -55,13 +56,15 @@ func newFolder(perm fs.FileMode) *node {
 	return &node{mode: fs.ModeDir | perm, modified: time.Now(), children: map[string]*node{}}
 }
 
+var errNUL = errors.New("NUL byte in path")
+
 // checkPath refuses paths that no system takes.
 func checkPath(p string) error {
 	switch {
 	case p == "":
 		return syscall.ENOENT
 	case strings.IndexByte(p, 0) >= 0:
-		return syscall.EINVAL
+		return errNUL
 	case len(p) >= maxPath:
 		return syscall.ENAMETOOLONG
 	}
