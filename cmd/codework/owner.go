@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -225,7 +226,7 @@ func (o *owner) close() error {
 	return errors.Join(err, o.store.Close())
 }
 
-func newLogger(level string, w *os.File) (*slog.Logger, error) {
+func newLogger(level string, w io.Writer) (*slog.Logger, error) {
 	l, err := zerolog.ParseLevel(level)
 	if err != nil || level == "" {
 		return nil, usagef("--log-level: expected debug, info, warn or error, not %q", level)
@@ -295,7 +296,9 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	log, err := newLogger(g.logLevel, g.err)
+	lines, closeLog := homeLog(p, g.err)
+	defer closeLog()
+	log, err := newLogger(g.logLevel, lines)
 	if err != nil {
 		return err
 	}

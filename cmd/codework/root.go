@@ -107,7 +107,7 @@ project, and keeps the conversation. Try it without a key or network:
 	f.BoolVar(&g.embedded, "embedded", false, "do everything in this process, without the home process in the background")
 	f.BoolVar(&g.quiet, "quiet", false, "print no header, usage or progress")
 	f.StringVar(&g.logLevel, "log-level", "warn", "what goes into the log: debug, info, warn, error")
-	root.AddCommand(newRun(g), newACP(g), newModels(g), newConfig(g), newServe(g), newSession(g), newSandboxes(g), newPlugin(g), newAuth(g), newTrust(g), newVersion(g), newHomeProcess(g))
+	root.AddCommand(newRun(g), newACP(g), newModels(g), newConfig(g), newServe(g), newSession(g), newSandboxes(g), newPlugin(g), newAuth(g), newTrust(g), newTop(g), newVersion(g), newHomeProcess(g))
 	return root
 }
 

@@ -77,7 +77,7 @@ func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	if err := p.Prepare(); err != nil {
 		return err
 	}
-	if fi, err := os.Stat(p.Log); err == nil && fi.Size() > maxLog {
+	if fi, err := os.Stat(p.Log); err == nil && fi.Size() > MaxLog {
 		// At worst it grows on. A process that still prints into the old one
 		// (of another database) goes on doing so.
 		_ = os.Rename(p.Log, p.Log+".1")
@@ -132,9 +132,9 @@ func (p Paths) StartBackground(ctx context.Context, argv, env []string) error {
 	}
 }
 
-// maxLog is the size from which on the log makes room for a new one at the next
-// start. One older log is kept.
-const maxLog = 5 << 20
+// MaxLog is the size in bytes from which on the log makes room for a new one: at
+// the next start, and while its process runs. One older log is kept.
+const MaxLog = 5 << 20
 
 const (
 	reportReady = "ready\n"

@@ -133,19 +133,19 @@ func TestABigLogMakesRoomForANewOne(t *testing.T) {
 		}
 		return fi.Size()
 	}
-	write(p.Log, maxLog)
+	write(p.Log, MaxLog)
 	if err := start(soon(t), p, "is second"); err != nil {
 		t.Fatal(err)
 	}
-	if size(p.Log) != maxLog || size(p.Log+".1") != -1 {
+	if size(p.Log) != MaxLog || size(p.Log+".1") != -1 {
 		t.Error("a log that is not over the limit was moved")
 	}
 	write(p.Log+".1", 7)
-	write(p.Log, maxLog+1)
+	write(p.Log, MaxLog+1)
 	if err := start(soon(t), p, "prints"); err != nil {
 		t.Fatal(err)
 	}
-	if size(p.Log+".1") != maxLog+1 || size(p.Log) > 100 {
+	if size(p.Log+".1") != MaxLog+1 || size(p.Log) > 100 {
 		t.Errorf("sizes %d and %d", size(p.Log), size(p.Log+".1"))
 	}
 }
