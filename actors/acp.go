@@ -437,7 +437,7 @@ func (g *editor) settle() {
 }
 
 // settleSessions waits until what the editor's sessions did is on disk and
-// what they left running has ended.
+// what they left running has ended, the editor's servers with it.
 func (g *editor) settleSessions() {
 	guardian, registry := g.guardian, g.system.places.registry
 	var ids []string
@@ -451,6 +451,7 @@ func (g *editor) settleSessions() {
 			// One that cannot be read has nothing to settle.
 			_, _ = askAgain(ctx, guardian, toSession{id, messages.Wait{SessionID: id}})
 			_, _ = registry.request(leftMount{id})(ctx)
+			_, _ = guardian.request(leftPlugins{id})(ctx)
 		}
 		return settledAll{}
 	})

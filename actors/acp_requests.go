@@ -393,7 +393,10 @@ func (g *editor) maybeClose(s *editorSession) {
 			if _, err := g.ask(ctx, s.id, messages.Wait{SessionID: s.id}); err != nil {
 				return nil, err
 			}
-			return g.system.places.registry.request(leftMount{s.id})(ctx)
+			if _, err := g.system.places.registry.request(leftMount{s.id})(ctx); err != nil {
+				return nil, err
+			}
+			return g.guardian.request(leftPlugins{s.id})(ctx)
 		}
 	}, func(any, error) { // one that is gone is closed as well
 		ids := s.closers

@@ -152,7 +152,7 @@ func (g *guardian) Receive(me *Self, m any) {
 		g.connect(me, m)
 	case connectionMade:
 		g.connected(me, m)
-	case pluginFor, reloadPlugins, pluginTrouble, pluginNotice:
+	case pluginFor, leftPlugins, reloadPlugins, pluginTrouble, pluginNotice:
 		me.Forward(g.plugins, m)
 	case toBox, listDrivers, listBoxes, stopAll:
 		me.Forward(g.registry, m)
@@ -202,8 +202,8 @@ func (g *guardian) start(me *Self) {
 		retire:  func(id string) { self.Tell(retireSession{id}) },
 		rests:   func(id string, yes bool) { self.Tell(restSession{id, yes}) },
 		unmount: func(session string, onlyHost bool) {
+			ofPlugins.Tell(endPlugins{session}) // first: who hears that the mount is left asks for these next
 			registry.Tell(unmountAll{session, onlyHost})
-			ofPlugins.Tell(endPlugins{session})
 		},
 		places: g.places,
 	}

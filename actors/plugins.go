@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"time"
 
 	"codework/internal/plugin"
@@ -19,6 +20,7 @@ type plugins struct {
 	pace      pluginPace
 	publish   func([]messages.Event)
 	slots     map[string]*pluginSlot // by key
+	ending    []*pluginSlot          // of sessions that were left, until their processes have ended
 	reloading bool
 	reloads   []Reply // of those who wait for the reload under way
 }
@@ -37,8 +39,10 @@ type (
 		key     string
 		session string // the only session that it is for, or ""
 	}
-	// endPlugins ends what was started for one session only.
-	endPlugins struct{ session string }
+	// endPlugins ends what was started for one session only, leftPlugins is
+	// answered when that has ended.
+	endPlugins  struct{ session string }
+	leftPlugins struct{ session string }
 	// pluginRests is said by a plugin that nobody has used for long.
 	pluginRests struct {
 		key string
@@ -84,9 +88,22 @@ func (p *plugins) Receive(me *Self, m any) {
 			if s.session == m.session {
 				delete(p.slots, key)
 				s.ref.Stop()
+				p.ending = append(p.ending, s)
 			}
 		}
+	case leftPlugins:
+		reply, ending := me.TakeReply(), slices.Clone(p.ending)
+		me.Go(func(context.Context) any {
+			for _, s := range ending {
+				if s.session == m.session {
+					<-s.ref.Done()
+				}
+			}
+			reply.Send(nil, nil)
+			return nil
+		})
 	case Ended:
+		p.ending = slices.DeleteFunc(p.ending, func(s *pluginSlot) bool { return s.ref == m.Child })
 		for key, s := range p.slots {
 			if s.ref == m.Child {
 				delete(p.slots, key)

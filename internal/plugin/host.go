@@ -28,6 +28,9 @@ const (
 	handshakeLimit = 10 * time.Second
 	// stopGrace is how long a plugin has to end by itself when its input has.
 	stopGrace = 5 * time.Second
+	// editorGrace is the same for a server of an editor, which waits for it
+	// when it is closed.
+	editorGrace = time.Second
 	// lastOutput is how long the output of a process that has ended is read:
 	// something it started may hold it open.
 	lastOutput = 250 * time.Millisecond
@@ -286,9 +289,13 @@ func (i *Instance) reap(heard <-chan struct{}, said *os.File) {
 	case <-i.pipes.over:
 		select {
 		case <-i.closing: // it was asked to end, and has the time for that
+			grace := stopGrace
+			if i.program.OfEditor {
+				grace = editorGrace
+			}
 			select {
 			case <-i.proc.Exited():
-			case <-time.After(stopGrace):
+			case <-time.After(grace):
 			}
 		case <-i.proc.Exited():
 		case <-time.After(lastOutput):
