@@ -31,6 +31,7 @@ type guardian struct {
 
 	sessions    map[string]*sessionSlot
 	connections map[connectionTo]*connectionSlot
+	connecting  map[connectionTo][]Reply // connections that are being made, and who waits
 	gateways    map[*Ref]bool
 	draining    bool
 	last        Load
@@ -181,6 +182,7 @@ func (g *guardian) Receive(me *Self, m any) {
 
 func (g *guardian) start(me *Self) {
 	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*connectionSlot{}, map[*Ref]bool{}
+	g.connecting = map[connectionTo][]Reply{}
 	count := g.config.Metrics
 	g.hub = me.Spawn(func() Actor { return newHub(count) })
 	g.registry = me.Spawn(newRegistry(g.boxes))
@@ -483,43 +485,54 @@ func (g *guardian) uses(session, was, is string) {
 }
 
 // connect answers with the actor of a provider connection. A new one is made
-// beside the guardian, since certificates are read from files.
+// beside the guardian, since certificates are read from files, and once however
+// many ask meanwhile: hundreds of sessions may begin at the same time.
 func (g *guardian) connect(me *Self, key connectionTo) {
 	if c := g.connections[key]; c != nil {
 		c.touch()
 		me.Answer(c, nil)
 		return
 	}
-	reply := me.TakeReply()
+	waiting := append(g.connecting[key], me.TakeReply())
+	g.connecting[key] = waiting
+	if len(waiting) > 1 {
+		return
+	}
 	me.Go(func(context.Context) any {
 		client, err := key.client()
-		return connectionMade{key, client, err, reply}
+		return connectionMade{key, client, err}
 	})
 }
 
 func (g *guardian) connected(me *Self, m connectionMade) {
 	dialect := g.config.Dialects[m.key.protocol]
+	waiting := g.connecting[m.key]
+	delete(g.connecting, m.key)
+	refuse := func(why string) {
+		for _, r := range waiting {
+			r.Send(nil, &messages.Failure{Type: messages.FailConfiguration, Message: why})
+		}
+	}
 	switch {
 	case m.err != nil:
-		m.reply.Send(nil, &messages.Failure{Type: messages.FailConfiguration, Message: m.err.Error()})
+		refuse(m.err.Error())
 		return
 	case dialect == nil:
-		m.reply.Send(nil, &messages.Failure{Type: messages.FailConfiguration, Message: "protocol " + string(m.key.protocol) + " is not supported"})
+		refuse("protocol " + string(m.key.protocol) + " is not supported")
 		return
 	}
-	c := g.connections[m.key]
-	if c == nil {
-		for key, old := range g.connections {
-			if time.Since(time.UnixMilli(old.used.Load())) > connectionRest {
-				delete(g.connections, key)
-				old.ref.Stop()
-			}
+	for key, old := range g.connections {
+		if time.Since(time.UnixMilli(old.used.Load())) > connectionRest {
+			delete(g.connections, key)
+			old.ref.Stop()
 		}
-		c = &connectionSlot{ref: me.Spawn(newProvider(dialect, m.client)).Named(m.key.provider)}
-		g.connections[m.key] = c
 	}
+	c := &connectionSlot{ref: me.Spawn(newProvider(dialect, m.client)).Named(m.key.provider)}
+	g.connections[m.key] = c
 	c.touch()
-	m.reply.Send(c, nil)
+	for _, r := range waiting {
+		r.Send(c, nil)
+	}
 }
 
 // connectionRest is how long a connection stays that nobody uses: longer than
@@ -539,7 +552,6 @@ type connectionMade struct {
 	key    connectionTo
 	client *http.Client
 	err    error
-	reply  Reply
 }
 
 // Config is what the tree of actors is made of.
