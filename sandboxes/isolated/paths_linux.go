@@ -161,10 +161,18 @@ func sockets(write []string) []string {
 
 // workingDirs are those of the processes that this user may look at.
 func workingDirs() []string {
-	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is right
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1) // as far as they go
 	var out []string
-	for _, link := range links {
-		if dir, err := os.Readlink(link); err == nil && filepath.IsAbs(dir) {
+	for _, name := range names {
+		if name[0] < '0' || name[0] > '9' {
+			continue
+		}
+		if dir, err := os.Readlink("/proc/" + name + "/cwd"); err == nil && filepath.IsAbs(dir) {
 			out = append(out, dir)
 		}
 	}
