@@ -107,8 +107,9 @@ func (f *fleet) connect(ctx context.Context, s *session, l *link) error {
 		return err
 	}
 	r := &reader{fleet: f, one: s.id, cuts: s.kind.vanish, link: l, sessions: map[string]*session{s.id: s}}
-	// The stream outlives this call.
-	events, err := r.subscribe(context.WithoutCancel(ctx))
+	// The stream outlives this call. Nothing has happened in the session yet,
+	// and without a position to go on from every live event comes, too.
+	events, err := l.Subscribe(context.WithoutCancel(ctx), messages.Subscribe{SessionID: s.id})
 	if err != nil {
 		l.Close()
 		return fmt.Errorf("subscribe: %w", err)

@@ -107,9 +107,7 @@ type job struct {
 
 func (j *job) run(ctx context.Context) (good bool, err error) {
 	if j.modelURL == "" {
-		// Bodies are not looked at; records cost memory in a long run.
-		j.model = mockmodel.New(mockmodel.Options{Addr: j.modelAddr, KeepBytes: 1, KeepRequests: 1000})
-		if err := j.model.Start(); err != nil {
+		if j.model, err = startModel(j.modelAddr); err != nil {
 			return false, err
 		}
 		defer j.model.Close()
@@ -150,6 +148,13 @@ func (j *job) run(ctx context.Context) (good bool, err error) {
 		good = good && r.good()
 	}
 	return good, err
+}
+
+// startModel starts the scripted model, on any free port without an address.
+// Nobody looks at the bodies, and records cost memory in a long run.
+func startModel(addr string) (*mockmodel.Server, error) {
+	m := mockmodel.New(mockmodel.Options{Addr: addr, KeepBytes: 1, KeepRequests: 1000})
+	return m, m.Start()
 }
 
 // good tells whether nothing was lost, failed or missed.

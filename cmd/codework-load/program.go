@@ -47,7 +47,11 @@ type program struct {
 // program, or the one in the path.
 func findProgram(named string) (string, error) {
 	if named != "" {
-		return exec.LookPath(named)
+		found, err := exec.LookPath(named)
+		if err != nil {
+			return "", err
+		}
+		return filepath.Abs(found) // it is started in another folder
 	}
 	if own, err := os.Executable(); err == nil {
 		if beside, err := exec.LookPath(filepath.Join(filepath.Dir(own), "codework")); err == nil {

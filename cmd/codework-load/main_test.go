@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// built is the program under test, made once.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if built.dir != "" {
+			if err := os.RemoveAll(built.dir); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = max(code, 1)
+			}
+		}
+		os.Exit(code)
+	}))
+}
+
+func codework(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "cwl"); built.err != nil {
+			return
+		}
+		out, err := exec.Command("go", "build", "-o", filepath.Join(built.dir, "codework"), "codework/cmd/codework").CombinedOutput()
+		if err != nil {
+			built.err = fmt.Errorf("build codework: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "codework")
+}
+
+// ran is what a command line left behind.
+type ran struct {
+	code     int
+	out, err string
+}
+
+func load(t *testing.T, args ...string) ran {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out, err bytes.Buffer
+	code := run(ctx, append([]string{"--codework", codework(t), "--timeout", "30s"}, args...), &out, &err)
+	return ran{code, out.String(), err.String()}
+}
+
+// One kind of each, over a connection that all share and over one each: nothing
+// is lost, nothing fails, and the report says what was done.
+func TestTwentySessionsLoseNothing(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "report.html")
+	for _, connections := range []string{"1", "3", "each"} {
+		r := load(t, "--sessions", "20", "--connections", connections, "--json", "--html", page, "--scenario",
+			"short=4,text-is-not-a-kind=1")
+		if r.code != exitUsage {
+			t.Fatalf("an unknown kind is taken: %+v", r)
+		}
+		r = load(t, "--sessions", "20", "--connections", connections, "--json", "--html", page, "--scenario",
+			"short=4,stream=2,tools=3,steer=3,interrupt=2,image=2,vanish=2,churn=1,faults=1", "--min", "turns.rate=0.1")
+		if r.code != 0 {
+			t.Fatalf("%s connections: %+v", connections, r)
+		}
+		var rep report
+		var metrics struct {
+			Interrupt, Total, Admitted struct{ N int }
+		}
+		if err := json.Unmarshal([]byte(r.out), &rep); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(r.out), &metrics); err != nil {
+			t.Fatal(err)
+		}
+		if rep.Sessions != 20 || rep.Rounds != 20 || metrics.Total.N != 20 || rep.Faults.any() || rep.failed() != 0 {
+			t.Errorf("%s connections: %s", connections, r.out)
+		}
+		// Two are stopped; three bring two steers and a followUp each.
+		if metrics.Interrupt.N != 2 || metrics.Admitted.N != 29 {
+			t.Errorf("%s connections: %d interrupts, %d prompts", connections, metrics.Interrupt.N, metrics.Admitted.N)
+		}
+		if rep.Notes["connections that broke off and were made anew"] != 2 {
+			t.Errorf("%s connections: %v", connections, rep.Notes)
+		}
+		if rep.Server == nil || rep.Server.CPU <= 0 || rep.Server.End.Memory <= 0 {
+			t.Errorf("the server was not measured: %+v", rep.Server)
+		}
+	}
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(b), "<svg "); n != 5 {
+		t.Errorf("%d plots", n)
+	}
+	for _, outside := range []string{"<script", "<link", "src=", "href=", "url(", "@import"} {
+		if strings.Contains(string(b), outside) {
+			t.Errorf("the page has %s", outside)
+		}
+	}
+}
+
+func TestAMissedThresholdMakesTheExitCode(t *testing.T) {
+	r := load(t, "--sessions", "2", "--scenario", "short", "--floor", "--max", "admitted.p50=1ns", "--max", "wall/floor=100000", "--max", "nothing=1")
+	if r.code != exitFailed {
+		t.Errorf("exit code %d", r.code)
+	}
+	for _, want := range []string{"missed: admitted.p50=1ns: it is ", "missed: nothing=1: not measured", "times that", "failures: 0"} {
+		if !strings.Contains(r.out, want) {
+			t.Errorf("%q is missing in\n%s", want, r.out)
+		}
+	}
+	if strings.Contains(r.out, "missed: wall/floor") {
+		t.Error(r.out)
+	}
+}
+
+func TestAnOpenLoopCountsFromWhenAPromptWasDue(t *testing.T) {
+	// One session, and prompts that come faster than it can work.
+	r := load(t, "--sessions", "1", "--scenario", "text:3:50", "--rate", "40", "--for", "400ms", "--json")
+	var rep struct {
+		Rounds int64
+		Total  struct{ MaxMs, P50Ms float64 }
+	}
+	if err := json.Unmarshal([]byte(r.out), &rep); err != nil || r.code != 0 {
+		t.Fatal(err, r)
+	}
+	// The last one waits for all before it, which take 100 ms each.
+	if least := float64(rep.Rounds-5) * 100; rep.Rounds < 5 || rep.Total.MaxMs < least {
+		t.Errorf("%d rounds, the slowest took %v ms", rep.Rounds, rep.Total.MaxMs)
+	}
+}
+
+func TestACurveWritesItsPlots(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "plots")
+	r := load(t, "--curve", "1,3", "--connections", "1,each", "--scenario", "short", "--floor", "--svg", dir, "--json")
+	if r.code != 0 || strings.Count(r.out, "\n") != 4 {
+		t.Fatalf("%+v", r)
+	}
+	for _, name := range chartOrder {
+		b, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+		if err != nil || !bytes.Contains(b, []byte("<path")) || bytes.Contains(b, []byte("no values")) {
+			t.Errorf("%s: %v\n%s", name, err, b)
+		}
+	}
+}
+
+// A run against a server that is there already leaves it as it is.
+func TestARunningServerIsUsed(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	model, err := startModel("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	own, err := startProgram(ctx, codework(t), modelAddress(model.URL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := own.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var out, errs bytes.Buffer
+	for range 2 {
+		code := run(ctx, []string{"--server", own.url, "--model-url", modelAddress(model.URL()), "--sessions", "3", "--scenario", "tools", "--dir", own.work}, &out, &errs)
+		if code != 0 {
+			t.Fatalf("%d\n%s%s", code, out.String(), errs.String())
+		}
+	}
+	if strings.Count(out.String(), "server: CPU") != 2 {
+		t.Error(out.String())
+	}
+	select {
+	case <-own.ended:
+		t.Error("the server has ended")
+	default:
+	}
+}
+
+func TestWrongUseIsToldBeforeAnythingRuns(t *testing.T) {
+	for _, args := range [][]string{
+		{"--sessions", "0"}, {"--rate", "5"}, {"--connections", "none"}, {"--connections", "1,2"}, {"--curve", "1,x"},
+		{"--max", "wall"}, {"--max", "wall=fast"}, {"--svg", "x"}, {"--model", "x"}, {"extra"}, {"--codework", "/does/not/exist"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 {
+			t.Errorf("%v: %d, %q, %q", args, code, out.String(), errs.String())
+		}
+	}
+}
