@@ -1,6 +1,7 @@
 package container
 
 import (
+	"bytes"
 	"os"
 	"os/signal"
 	"strconv"
@@ -12,6 +13,9 @@ import (
 // lookEvery is how often process 1 looks for processes that have lost their
 // parent: with the kill, well within the two seconds in which they must end.
 const lookEvery = 500 * time.Millisecond
+
+// maxChildren bounds what is read of their list, in bytes.
+const maxChildren = 64 << 10
 
 // Main is process 1 of our containers, and must be called first thing in main,
 // with os.Args. When handled is false the arguments are somebody else's.
@@ -32,6 +36,8 @@ func Main(args []string) (handled bool, code int) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)
 	look := time.NewTicker(lookEvery)
+	// Kept open: an engine may take the file system away below us.
+	children, _ := os.Open("/proc/self/task/1/children") // without it they are only reaped
 	for {
 		select {
 		case <-end:
@@ -39,14 +45,21 @@ func Main(args []string) (handled bool, code int) {
 		case <-died:
 		case <-look.C:
 		}
-		sweep()
+		sweep(children)
 	}
 }
 
 // sweep kills and reaps the children of this process.
-func sweep() {
-	list, _ := os.ReadFile("/proc/self/task/1/children") // without it they are only reaped
-	for word := range strings.FieldsSeq(string(list)) {
+func sweep(children *os.File) {
+	list := make([]byte, maxChildren)
+	n := 0
+	if children != nil {
+		n, _ = children.ReadAt(list, 0)
+	}
+	if n == len(list) { // the rest comes next time, and the last number may be cut
+		n = bytes.LastIndexByte(list, ' ') + 1
+	}
+	for word := range strings.FieldsSeq(string(list[:n])) {
 		if pid, err := strconv.Atoi(word); err == nil {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may be gone
 		}
