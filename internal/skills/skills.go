@@ -20,6 +20,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"codework/sandboxes"
 )
@@ -33,6 +35,8 @@ const (
 	maxSkills = 100
 	// maxDescription bounds a line of the list, in bytes.
 	maxDescription = 500
+	// maxWarnings is how many are told of: they come with each prompt.
+	maxWarnings = 20
 	// maxDepth bounds the walk upwards; paths of 4096 bytes have fewer levels.
 	maxDepth = 2048
 	// maxReason bounds, in bytes, what an error may add to a warning.
@@ -88,6 +92,9 @@ func Find(ctx context.Context, m sandboxes.Mount, home string) (found []Skill, w
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
+	}
+	if more := len(f.warnings) - maxWarnings; more > 0 {
+		f.warnings = append(f.warnings[:maxWarnings], fmt.Sprintf("%d more skills are left out", more))
 	}
 	slices.SortFunc(f.found, func(a, b Skill) int { return cmp.Compare(a.Name, b.Name) })
 	if len(f.found) > maxSkills {
@@ -155,13 +162,17 @@ type finder struct {
 // problem notes an error other than that nothing is there.
 func (f *finder) problem(at string, err error) {
 	if f.ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, sandboxes.ErrNotDirectory) {
-		f.warnings = append(f.warnings, fmt.Sprintf("skill %s is left out: %s", at, clip(err.Error(), maxReason)))
+		f.warnings = append(f.warnings, fmt.Sprintf("skill %s is left out: %s", shown(at), shown(clip(err.Error(), maxReason))))
 	}
 }
 
 func (f *finder) take(file, folder string, b []byte, err error) {
 	if err != nil {
 		f.problem(file, err)
+		return
+	}
+	if folder != shown(folder) { // its path is a line of the prompt
+		f.problem(file, errors.New("the name of its folder has characters that cannot be shown"))
 		return
 	}
 	s, err := parse(string(b))
@@ -198,6 +209,16 @@ func Section(all []Skill) string {
 		lines = append(lines, "- "+s.Name+": "+s.Description+" ("+s.Path+")")
 	}
 	return strings.Join(lines, "\n")
+}
+
+// shown is s without what could not be seen, or would be more than one line.
+func shown(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || r != ' ' && !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 func clip(s string, n int) string {

@@ -2,6 +2,7 @@ package skills
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,6 +112,33 @@ func TestTheListHasAnEnd(t *testing.T) {
 	found, warnings, err := Find(context.Background(), disk{dir: t.TempDir()}, home)
 	if len(found) != maxSkills || len(warnings) != 1 || err != nil {
 		t.Error(len(found), warnings, err)
+	}
+}
+
+// A path is a line of the prompt, and a warning one of the terminal.
+func TestFoldersWithOddNamesAreLeftOut(t *testing.T) {
+	home := t.TempDir()
+	for _, folder := range []string{"line\nbreak", "esc\x1b[31m", "bad\xff", "rtl\u202e"} {
+		put(t, "---\nname: fine\ndescription: x\n---\n", home, "skills", folder)
+	}
+	put(t, "---\nname: umlaut\ndescription: x\n---\n", home, "skills", "grün und blau")
+	found, warnings, err := Find(context.Background(), disk{dir: t.TempDir()}, home)
+	if len(found) != 1 || found[0].Name != "umlaut" || len(warnings) != 4 || err != nil {
+		t.Errorf("%v %q %v", found, warnings, err)
+	}
+	if said := strings.Join(warnings, ""); strings.ContainsAny(said, "\n\x1b\xff\u202e") {
+		t.Errorf("%q", said)
+	}
+}
+
+func TestWarningsHaveAnEnd(t *testing.T) {
+	home := t.TempDir()
+	for n := range 500 {
+		put(t, "no front matter", home, "skills", fmt.Sprint("s", n))
+	}
+	_, warnings, err := Find(context.Background(), disk{dir: t.TempDir()}, home)
+	if len(warnings) != maxWarnings+1 || warnings[maxWarnings] != "480 more skills are left out" || err != nil {
+		t.Errorf("%q %v", warnings, err)
 	}
 }
 
