@@ -125,6 +125,7 @@ func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*w
 //	events FILE               print the types of such events: D for durable, L for live
 //	address NAME              set $SERVER from what a running server printed
 //	handshake STATUS [HEADER VALUE]…   ask it for a WebSocket
+//	fetch STATUS server|socket PATH [HEADER VALUE]…   read a page of it, or of the home process
 //	result ID                 print the result of a call as the last request had it
 //	newer NAME                set $NAME to the path of another, newer build
 //	daytona                   start a Daytona, and set what its clients look for
@@ -161,6 +162,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"events":       cmdEvents,
 	"address":      cmdAddress,
 	"handshake":    cmdHandshake,
+	"fetch":        cmdFetch,
 	"result":       cmdResult,
 	"daytona":      cmdDaytona,
 }

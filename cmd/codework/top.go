@@ -131,11 +131,11 @@ func topText(t messages.Top, width, height int) string {
 			working++
 		}
 		queued += s.Queued
-		sessions = append(sessions, []string{s.SessionID, orDash(s.State), lasting(s.ForMs), strconv.Itoa(s.Queued), mail(s.TopActor), what(s)})
+		sessions = append(sessions, []string{s.SessionID, orDash(s.State), since(s.TopActor), strconv.Itoa(s.Queued), mail(s.TopActor), what(s)})
 	}
 	var actors [][]string
 	for _, a := range t.Actors {
-		actors = append(actors, []string{a.Kind, orDash(oneLine(a.Name)), orDash(a.State), lasting(a.ForMs), mail(a),
+		actors = append(actors, []string{a.Kind, orDash(oneLine(a.Name)), orDash(a.State), since(a), mail(a),
 			strconv.FormatInt(a.Beside, 10), thousands(a.Handled), strconv.FormatInt(a.Restarts, 10), oneLine(a.Detail + hanging(a))})
 	}
 	head := fmt.Sprintf("codework %s · process %d · up %s · %s in memory, %d working, %d stored", orUnknown(t.Server.Version), t.Server.PID,
@@ -189,6 +189,14 @@ func hanging(a messages.TopActor) string {
 		return ""
 	}
 	return " [has been at " + a.Handling + " for " + lasting(a.HandlingMs) + "]"
+}
+
+// since is how long an actor has done what it does, if it says what that is.
+func since(a messages.TopActor) string {
+	if a.State == "" {
+		return "-"
+	}
+	return lasting(a.ForMs)
 }
 
 func mail(a messages.TopActor) string { return strconv.Itoa(a.Mailbox) }

@@ -9,7 +9,7 @@ import (
 // State is what a process is like at one moment. What is nil or empty could not
 // be found out, and is not shown.
 type State struct {
-	// Sessions in memory, by what they do: idle, running, stopping.
+	// Sessions in memory, by status: idle, busy, stopping.
 	Sessions map[string]int
 	// Stored is the number of sessions there are, in memory or not.
 	Stored *int
