@@ -203,22 +203,28 @@ func (r *reader) next(ctx context.Context, most int) ([]json.RawMessage, error) 
 		e, err := contract.EncodeEvent(messages.Event{ID: messages.NewEventID(), Type: messages.EventConnected, Data: json.RawMessage("{}")})
 		return []json.RawMessage{e}, err
 	}
-	for len(r.todo) > 0 {
+	// Those of many sessions leave together: a reader that comes back to a
+	// thousand of them must not wait for a thousand answers.
+	var past []json.RawMessage
+	for len(r.todo) > 0 && len(past) < most {
 		id := r.todo[0]
 		if !r.checked {
 			if err := r.check(ctx, id); err != nil {
-				return nil, err
+				return past, err
 			}
 			r.checked = true
 		}
-		batch, err := r.replay(ctx, id, min(most, replayBatch))
+		batch, err := r.replay(ctx, id, min(most-len(past), replayBatch))
+		past = append(past, batch...)
 		if err != nil {
-			return nil, err
+			return past, err
 		}
-		if len(batch) > 0 {
-			return batch, nil
+		if len(batch) == 0 {
+			r.todo, r.checked = r.todo[1:], false
 		}
-		r.todo, r.checked = r.todo[1:], false
+	}
+	if len(past) > 0 {
+		return past, nil
 	}
 	for {
 		events, err := r.sub.next(ctx, most)

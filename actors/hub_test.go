@@ -325,6 +325,54 @@ func TestAnEndThatWasNotRecordedReachesReadersWithAPosition(t *testing.T) {
 	}
 }
 
+// A reader that comes back to many sessions gets what it missed in as few
+// pieces as it takes: each piece waits for the reader's answer to the last.
+func TestWhatWasMissedOfManySessionsComesTogether(t *testing.T) {
+	const sessions, each, most = 40, 3, 64
+	hub := spawnHub(t)
+	l := newLogged(t)
+	after := map[string]int64{}
+	for range sessions {
+		l.id, l.seq = messages.NewSessionID(), 0
+		done := make(chan error, 1)
+		l.Append(store.Batch{Session: l.id, Record: &messages.SessionRecord{ID: l.id}}, func(err error) { done <- err })
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		l.append(each)
+		after[l.id] = 1
+	}
+	r := newReader(subscribeTo(t, hub, ""), l, messages.Subscribe{After: after})
+	if _, err := r.next(soon(t), most); err != nil { // server.connected
+		t.Fatal(err)
+	}
+	last, total, pieces := map[string]int64{}, 0, 0
+	for total < sessions*(each-1) {
+		batch, err := r.next(soon(t), most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(batch) == 0 || len(batch) > most {
+			t.Fatalf("a piece of %d", len(batch))
+		}
+		pieces++
+		for _, b := range batch {
+			e, err := contract.DecodeEvent(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if before := max(last[e.Session], 1); e.Seq != before+1 {
+				t.Fatalf("behind %d came %d", before, e.Seq)
+			}
+			last[e.Session] = e.Seq
+			total++
+		}
+	}
+	if want := (sessions*(each-1) + most - 1) / most; pieces != want {
+		t.Errorf("%d events came in %d pieces, want %d", total, pieces, want)
+	}
+}
+
 func TestPositionsThatAreNotInTheLogAreRefused(t *testing.T) {
 	hub := spawnHub(t)
 	l := newLogged(t)
