@@ -73,11 +73,6 @@ func TestTwentySessionsLoseNothing(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "report.html")
 	for _, connections := range []string{"1", "3", "each"} {
 		r := load(t, "--sessions", "20", "--connections", connections, "--json", "--html", page, "--scenario",
-			"short=4,text-is-not-a-kind=1")
-		if r.code != exitUsage {
-			t.Fatalf("an unknown kind is taken: %+v", r)
-		}
-		r = load(t, "--sessions", "20", "--connections", connections, "--json", "--html", page, "--scenario",
 			"short=4,stream=2,tools=3,steer=3,interrupt=2,image=2,vanish=2,churn=1,faults=1", "--min", "turns.rate=0.1")
 		if r.code != 0 {
 			t.Fatalf("%s connections: %+v", connections, r)
@@ -203,7 +198,7 @@ func TestARunningServerIsUsed(t *testing.T) {
 func TestWrongUseIsToldBeforeAnythingRuns(t *testing.T) {
 	for _, args := range [][]string{
 		{"--sessions", "0"}, {"--rate", "5"}, {"--connections", "none"}, {"--connections", "1,2"}, {"--curve", "1,x"},
-		{"--max", "wall"}, {"--max", "wall=fast"}, {"--svg", "x"}, {"--model", "x"}, {"extra"}, {"--codework", "/does/not/exist"},
+		{"--max", "wall"}, {"--max", "wall=fast"}, {"--svg", "x"}, {"--model", "x"}, {"extra"}, {"--scenario", "short,unknown"}, {"--codework", "/does/not/exist"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 {
