@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 )
@@ -27,10 +28,14 @@ func (h *headers) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	resp, err := next.RoundTrip(r)
-	if err == nil && resp.Header.Get("Content-Type") != "text/event-stream" {
+	if err != nil {
+		return nil, err
+	}
+	// The library bounds each event of a stream, which may go on for ever.
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "text/event-stream" {
 		resp.Body = &boundedBody{resp.Body, maxLine}
 	}
-	return resp, err
+	return resp, nil
 }
 
 // boundedBody fails where a message would be too long.

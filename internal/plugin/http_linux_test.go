@@ -7,12 +7,16 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"codework/messages"
 )
 
 const bearer = "Bearer secret-of-the-entry"
@@ -122,5 +126,61 @@ func TestKeysDoNotFollowARedirect(t *testing.T) {
 	}
 	if stolen.Load() {
 		t.Error("the key went to another server")
+	}
+}
+
+// A server that never answers the end of a session does not hold up ours, and
+// one whose stream goes on for long is not cut off at the size of one message.
+func TestAServerThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
+	web, s := webServer(t)
+	mcp.AddTool(s, &mcp.Tool{Name: "much", Description: "says much"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		for range 20 {
+			_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Message: strings.Repeat("x", 1<<20)})
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "said"}}}, nil, nil
+	})
+	behind, err := url.Parse(web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(behind)
+	forward.FlushInterval = -1
+	forward.ModifyResponse = func(r *http.Response) error {
+		if r.Header.Get("Content-Type") == "text/event-stream" {
+			r.Header.Set("Content-Type", "text/event-stream; charset=utf-8")
+		}
+		return nil
+	}
+	over := make(chan struct{})
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			<-over
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	t.Cleanup(func() {
+		close(over)
+		for one := range s.Sessions() { // it does not hear of the end
+			_ = one.Close()
+		}
+	})
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	t.Cleanup(cancel)
+	i, err := NewHost(Options{}).Start(ctx, Program{ID: "acme.tool.web", URL: front.URL, Headers: map[string]string{"Authorization": bearer}, Client: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := i.Call(ctx, Call{Tool: "much", Arguments: json.RawMessage(`{}`), Progress: func(messages.ToolResult) {}})
+	if err != nil || words(r) != "said" {
+		t.Errorf("%+v %v", r, err)
+	}
+	begun := time.Now()
+	i.Close()
+	if d := time.Since(begun); d > stopGrace+2*time.Second {
+		t.Errorf("it took %s", d)
 	}
 }
