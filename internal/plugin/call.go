@@ -159,11 +159,15 @@ func (i *Instance) Call(ctx context.Context, c Call) (messages.ToolResult, error
 		return toResult(ctx, r, c.Images), nil
 	case ctx.Err() != nil:
 		return messages.ToolResult{}, ctx.Err()
-	case i.Alive() && errors.As(err, &answer):
+	case i.Alive() && errors.As(err, &answer) && answer.Code != codeRejected:
 		return messages.TextResult(i.clean(boundText(answer.Message)), true), nil
 	}
 	return messages.ToolResult{}, i.gone(err)
 }
+
+// codeRejected is the library's own for a request that did not get through: the
+// reason is in the text of the error around it.
+const codeRejected = -32005
 
 // calls are the tool calls and hooks under way.
 type calls struct {

@@ -129,6 +129,38 @@ func TestKeysDoNotFollowARedirect(t *testing.T) {
 	}
 }
 
+func TestAServerThatFailsIsExplained(t *testing.T) {
+	web, _ := webServer(t)
+	behind, err := url.Parse(web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(behind)
+	forward.FlushInterval = -1
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		if err != nil || strings.Contains(string(b), "tools/call") {
+			http.Error(w, "on fire", http.StatusInternalServerError)
+			return
+		}
+		r.Body = io.NopCloser(strings.NewReader(string(b)))
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	t.Cleanup(cancel)
+	i, err := NewHost(Options{}).Start(ctx, Program{ID: "acme.tool.web", URL: front.URL, Headers: map[string]string{"Authorization": bearer}, Client: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(i.Close)
+	if r, err := i.Call(ctx, Call{Tool: "hello", Arguments: json.RawMessage(`{}`)}); err == nil || !strings.Contains(err.Error(), "Internal Server Error") {
+		t.Errorf("%s %v", words(r), err)
+	}
+}
+
 // A server that never answers the end of a session does not hold up ours, and
 // one whose stream goes on for long is not cut off at the size of one message.
 func TestAServerThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
