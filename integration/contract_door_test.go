@@ -108,7 +108,7 @@ func TestServerTurnsWebPagesAway(t *testing.T) {
 		return "POST " + path + " HTTP/1.1\r\nHost: " + s.addr + "\r\nContent-Type: application/x-www-form-urlencoded\r\n" + lines +
 			"Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
 	}
-	for _, path := range []string{"/", "/rpc", "/rpc/v1", "/rpc/v1/", "/rpc/v1/session.create", "/rpc/v2", "/acp", "/debug/pprof/", "/metrics", "/health", "/index.html", "//rpc/v1", "/rpc/../rpc/v1"} {
+	for _, path := range []string{"/", "/rpc", "/rpc/v1", "/rpc/v1/", "/rpc/v1/session.create", "/rpc/v2", "/acp", "/debug/pprof/", "/metrics/", "/health", "/index.html", "//rpc/v1", "/rpc/../rpc/v1"} {
 		served := path == "/rpc" || path == "/rpc/v1"
 		for name, k := range map[string]struct {
 			request string
