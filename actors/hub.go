@@ -21,9 +21,13 @@ const subscriberQueue = 4096
 
 // hub hands events to subscribers in the order in which sessions publish them.
 // It never waits for a reader.
+//
+// An event costs what its own readers cost: a thousand clients that each follow
+// one session are not looked through for every piece of text.
 type hub struct {
 	subs  map[*subscription]bool
-	count *metrics.Metrics // nil counts nothing
+	of    map[string]map[*subscription]bool // the same by session; "" for all
+	count *metrics.Metrics                  // nil counts nothing
 }
 
 type (
@@ -35,7 +39,34 @@ type (
 	unsubscribe struct{ sub *subscription }
 )
 
-func newHub(count *metrics.Metrics) Actor { return &hub{map[*subscription]bool{}, count} }
+func newHub(count *metrics.Metrics) Actor {
+	return &hub{map[*subscription]bool{}, map[string]map[*subscription]bool{}, count}
+}
+
+func (h *hub) add(s *subscription) {
+	h.subs[s] = true
+	if h.of[s.session] == nil {
+		h.of[s.session] = map[*subscription]bool{}
+	}
+	h.of[s.session][s] = true
+}
+
+func (h *hub) remove(s *subscription) {
+	delete(h.subs, s)
+	delete(h.of[s.session], s)
+	if len(h.of[s.session]) == 0 {
+		delete(h.of, s.session)
+	}
+}
+
+func (h *hub) offer(p *published, subs map[*subscription]bool) {
+	for s := range subs {
+		if !s.offer(p) {
+			h.remove(s)
+			h.count.Overflow()
+		}
+	}
+}
 
 func (h *hub) Receive(me *Self, m any) {
 	switch m := m.(type) {
@@ -45,21 +76,16 @@ func (h *hub) Receive(me *Self, m any) {
 		}
 		for _, e := range m.events {
 			p := &published{Event: e}
-			for s := range h.subs {
-				if s.session != "" && s.session != e.Session {
-					continue
-				}
-				if !s.offer(p) {
-					delete(h.subs, s)
-					h.count.Overflow()
-				}
+			h.offer(p, h.of[""])
+			if e.Session != "" {
+				h.offer(p, h.of[e.Session])
 			}
 		}
 	case subscribe:
-		h.subs[m.sub] = true
+		h.add(m.sub)
 		me.Answer(nil, nil)
 	case unsubscribe:
-		delete(h.subs, m.sub)
+		h.remove(m.sub)
 		m.sub.end(io.EOF)
 	case lastEvents:
 		subs := slices.Collect(maps.Keys(h.subs))
