@@ -126,7 +126,7 @@ func (a *pluginAdd) run(c *cobra.Command, g *global, args []string) error {
 	if !g.quiet {
 		fmt.Fprintf(g.err, "starting %s once; a plugin runs with your rights, outside of a session's sandbox\n", oneLine(name))
 	}
-	start, err := g.newPluginStart(dir, firstHandshake)
+	start, err := g.newPluginStart(dir)
 	if err != nil {
 		return err
 	}

@@ -121,13 +121,12 @@ type pluginStart struct {
 	dir       string
 }
 
-// firstHandshake is how long a plugin that is added may take to start: npx and
-// its kind download a program first. Sessions do not wait that long.
+// firstHandshake is how long a plugin that is added or tried may take to start:
+// npx and its kind download a program first. Sessions do not wait that long.
 const firstHandshake = 3 * time.Minute
 
-// newPluginStart is for plugins that work for a session in dir. 0 is the limit
-// of sessions.
-func (g *global) newPluginStart(dir string, handshake time.Duration) (*pluginStart, error) {
+// newPluginStart is for plugins that work for a session in dir.
+func (g *global) newPluginStart(dir string) (*pluginStart, error) {
 	log, err := newLogger(g.logLevel, g.err)
 	if err != nil {
 		return nil, err
@@ -136,7 +135,7 @@ func (g *global) newPluginStart(dir string, handshake time.Duration) (*pluginSta
 		return nil, err
 	}
 	processes := supervisor.NewHost(supervisor.Options{Log: log})
-	return &pluginStart{plugin.NewHost(plugin.Options{Processes: processes, Log: log, Version: version, Handshake: handshake}), processes, dir}, nil
+	return &pluginStart{plugin.NewHost(plugin.Options{Processes: processes, Log: log, Version: version, Handshake: firstHandshake}), processes, dir}, nil
 }
 
 // pluginStop bounds the end of the processes.

@@ -21,7 +21,8 @@ func newPluginList(g *global) *cobra.Command {
 		Short: "List the plugins of your settings and the project's",
 		Long: `List the plugins that count in this directory, each with its id or with what is
 wrong. Nothing is started or fetched, so that a program which only says itself
-what it is called has "-" there; --probe starts each plugin and names its tools.`,
+what it is called has "-" there; --probe starts each plugin and names its tools; it waits 3 minutes, so that
+npx and its kind may fetch what they start.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return g.pluginResult(c.Context(), g.listPlugins(c.Context(), verbose, probe, asJSON), asJSON)
@@ -72,7 +73,7 @@ func (g *global) listPlugins(ctx context.Context, verbose, probe, asJSON bool) e
 		if err != nil {
 			return fmt.Errorf("find the working directory: %w", err)
 		}
-		if start, err = g.newPluginStart(dir, 0); err != nil {
+		if start, err = g.newPluginStart(dir); err != nil {
 			return err
 		}
 		defer start.close()

@@ -279,10 +279,18 @@ func (e Entry) Program() Program {
 var (
 	// launchers start another program, which gives the better name.
 	launchers = []string{"npx", "uvx", "bunx", "pnpx", "node", "bun", "deno", "python", "python3", "uv", "pipx", "docker", "podman", "ruby", "java", "sh", "bash", "env", "npm", "pnpm", "yarn", "go"}
+	// fetchers are launchers that may download what they start.
+	fetchers = []string{"npx", "uvx", "bunx", "pnpx", "deno", "uv", "pipx", "docker", "podman", "npm", "pnpm", "yarn", "go"}
 	// verbs of launchers.
 	verbs = []string{"run", "exec", "dlx", "x", "tool", "-y", "--yes"}
 	noID  = regexp.MustCompile(`[^a-z0-9]+`)
 )
+
+// fetches tells whether the program may have to download what it starts, which
+// takes longer than sessions wait.
+func (p Program) fetches() bool {
+	return len(p.Argv) > 0 && slices.Contains(fetchers, strings.TrimSuffix(filepath.Base(p.Argv[0]), ".exe"))
+}
 
 // short makes the last segment of an id of what the entry runs:
 // "@scope/server-files@1.2" is files.

@@ -173,6 +173,9 @@ func (i *Instance) failure(ctx context.Context, err error) *Error {
 	switch {
 	case errors.Is(context.Cause(ctx), errHandshakeLate):
 		e.Detail = fmt.Sprintf("no answer to the handshake within %s", i.host.opt.Handshake)
+		if i.program.fetches() {
+			e.Hint = "if it has to be fetched first, this waits for that: codework plugin list --probe"
+		}
 	case i.pipes != nil && i.pipes.reason() != nil && !errors.Is(i.pipes.reason(), errClosed):
 		e.Slug, e.Detail = StartFailed, i.ended()
 		e.Tail = i.said.tail.last()

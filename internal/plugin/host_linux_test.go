@@ -315,6 +315,27 @@ func TestSilenceEndsTheHandshake(t *testing.T) {
 	}
 }
 
+// Sessions don't wait for a download, so somebody else has to.
+func TestWhoFetchesWhatItStartsIsToldHow(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	p := program(t, "silent")
+	npx := filepath.Join(t.TempDir(), "npx")
+	if err := os.Symlink(p.Argv[0], npx); err != nil {
+		t.Fatal(err)
+	}
+	for program, hint := range map[string]string{p.Argv[0]: "", npx: "plugin list --probe"} {
+		p.Argv = []string{program}
+		ctx, cancel := context.WithTimeoutCause(f.context(), time.Second, errHandshakeLate)
+		defer cancel()
+		_, err := f.host.Start(ctx, p)
+		var e *Error
+		if !errors.As(err, &e) || (e.Hint == "") != (hint == "") || !strings.Contains(e.Hint, hint) {
+			t.Errorf("%s: %+v", program, err)
+		}
+	}
+}
+
 func TestADeathEndsOpenCallsAndIsExplained(t *testing.T) {
 	f := newFixture(t)
 	i := f.start("plain")
