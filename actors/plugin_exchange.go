@@ -635,6 +635,9 @@ func (r *pluginRun) after(hooks []*heldPlugin) func(context.Context, tools.Call,
 				}
 				result.Content = patch.Content
 			}
+			if len(change.Details) > plugin.MaxDetails {
+				return nil, fmt.Errorf("plugin %s: details of more than %d KiB", h.id, plugin.MaxDetails>>10)
+			}
 			if change.Details != nil {
 				patch.Details, result.Details = change.Details, change.Details
 			}

@@ -90,7 +90,14 @@ func guardPlugin(mode string) {
 		if strings.Contains(text, "die after") {
 			os.Exit(6)
 		}
-		return extension.Change{Content: []extension.Content{{Type: "text", Text: text + " [" + mode + "]"}}}, nil
+		change := extension.Change{Content: []extension.Content{{Type: "text", Text: text + " [" + mode + "]"}}}
+		switch {
+		case strings.Contains(text, "many parts"):
+			change.Content = make([]extension.Content, plugin.MaxParts+1)
+		case strings.Contains(text, "much detail"):
+			change.Details = json.RawMessage(`"` + strings.Repeat("x", plugin.MaxDetails) + `"`)
+		}
+		return change, nil
 	})
 	p.Section(extension.Section{Name: "rules", Op: "append", Entries: []string{"Mind the " + mode + "."}})
 	p.Setup(func(_ context.Context, s extension.Setup, plan *extension.Plan) error {
@@ -323,6 +330,11 @@ func TestHooksThatCannotBeAsked(t *testing.T) {
 	// The new process was set up too.
 	if text, state := s.call(ex, "bash", `{"command":"forbidden"}`); state != messages.CallError || text != "not with guard in msg" {
 		t.Error(text, state)
+	}
+	for _, too := range []string{"many parts", "much detail"} {
+		if text, state := s.call(ex, "bash", `{"command":"`+too+`"}`); state != messages.CallError || !strings.Contains(text, "acme.tool.guard") {
+			t.Error(too, text, state)
+		}
 	}
 	// An after-hook that dies leaves the result as it is.
 	if text, state := s.call(ex, "bash", `{"command":"die after"}`); state != messages.CallCompleted || text != "ran die after" {

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxDetails bounds what a result may carry for clients: it is stored and
+	// MaxDetails bounds what a result may carry for clients: it is stored and
 	// sent with the result's event.
-	maxDetails = 256 << 10
+	MaxDetails = 256 << 10
 	// maxText bounds a text that a result is made of; the tools' own limit
 	// comes after it.
 	maxText = 1 << 20
@@ -85,7 +85,7 @@ func toResult(ctx context.Context, r *mcp.CallToolResult, takesImages bool) mess
 			if len(out.Content) == 0 {
 				note("%s", boundText(string(details)))
 			}
-			if len(details) <= maxDetails {
+			if len(details) <= MaxDetails {
 				out.Details = details
 			}
 		}
