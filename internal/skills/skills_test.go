@@ -126,7 +126,7 @@ func TestFoldersWithOddNamesAreLeftOut(t *testing.T) {
 	if len(found) != 1 || found[0].Name != "umlaut" || len(warnings) != 4 || err != nil {
 		t.Errorf("%v %q %v", found, warnings, err)
 	}
-	if said := strings.Join(warnings, ""); strings.ContainsAny(said, "\n\x1b\xff\u202e") {
+	if said := strings.Join(warnings, ""); strings.ContainsAny(said, "\n\x1b\u202e") || strings.Contains(said, "\xff") {
 		t.Errorf("%q", said)
 	}
 }
