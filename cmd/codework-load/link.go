@@ -155,7 +155,7 @@ func (r *reader) read(ctx context.Context, events *client.Events) {
 		case errors.As(err, &overflow):
 			r.fleet.fail("the subscription overflowed")
 		case !r.cuts:
-			r.fleet.fail("the connection was lost")
+			r.fleet.fail("the connection was lost: " + err.Error())
 		default:
 			r.fleet.note("connections that broke off and were made anew")
 		}
