@@ -31,6 +31,8 @@ type execution struct {
 	ctx    context.Context // of the running step
 	cancel context.CancelFunc
 	forced bool // resumed: there may be no prompt to promote
+	// recorded, if not nil, is closed when the beginning is on disk.
+	recorded chan struct{}
 
 	ex      *Exchange
 	over    context.CancelFunc // ends what was opened for the exchange
@@ -89,7 +91,14 @@ func (s *session) start(forced bool) {
 	}
 	s.phase, s.wake = busy, false
 	s.exec = &execution{forced: forced, prompts: map[string]bool{}}
-	s.append(write{}, nil, record{messages.EventExecutionStarted, messages.EventData{}})
+	var then func(error)
+	if s.led.crashes > 0 {
+		// Work that ends the process before its beginning is on disk would not
+		// count as a crash, and begin for ever.
+		recorded := make(chan struct{})
+		s.exec.recorded, then = recorded, func(error) { close(recorded) }
+	}
+	s.append(write{}, then, record{messages.EventExecutionStarted, messages.EventData{}})
 	s.tellState()
 	s.beginExchange()
 }
@@ -105,8 +114,14 @@ func (s *session) beginExchange() {
 	x.endExchange()
 	q := ExchangeQuery{Session: s.led.record, World: s.world}
 	q.Ends, x.over = context.WithCancel(s.me.Context())
-	turn, ctx := x.turn, x.ctx
+	turn, ctx, recorded := x.turn, x.ctx, x.recorded
 	s.me.Go(func(context.Context) any {
+		if recorded != nil {
+			select {
+			case <-recorded:
+			case <-ctx.Done():
+			}
+		}
 		ex, err := s.prepare.Prepare(ctx, q)
 		return prepared{turn, ex, err}
 	})
