@@ -208,14 +208,15 @@ func cutStamp(text string) (s stamp, rest string, ok bool) {
 			}
 			return s, text, false
 		}
-		if s, ok = parseStamp(text[1:end]); ok {
+		if s, ok = parseStamp(text[1:end]); ok && end+len(stampTail) <= maxStamp {
 			return s, text[end+len(stampTail):], true
 		}
 		text = text[1:]
 	}
 }
 
-// maxStamp is more than a stamp with the largest numbers has.
+// maxStamp is more than a stamp with the largest numbers has; what is longer is
+// none.
 const maxStamp = 64
 
 // parseStamp reads "MICROSECONDS NUMBER/TOTAL".

@@ -67,6 +67,7 @@ type reader struct {
 	mu       sync.Mutex // guards what follows
 	link     *link
 	sessions map[string]*session
+	renewed  chan struct{} // closed once the connection that was cut is made anew
 }
 
 func (r *reader) client() *client.Client {
@@ -75,11 +76,21 @@ func (r *reader) client() *client.Client {
 	return r.link.Client
 }
 
-// cut breaks the connection off.
-func (r *reader) cut() {
+// cut breaks the connection off and waits until there is a new one.
+func (r *reader) cut(ctx context.Context) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	renewed := make(chan struct{})
+	r.renewed = renewed
 	r.link.cut()
+	r.mu.Unlock()
+	select {
+	case <-renewed:
+		return nil
+	case <-r.done:
+		return &gaveUp{client.ErrConnectionLost}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (r *reader) add(s *session) {
@@ -195,6 +206,10 @@ func (r *reader) attempt(ctx context.Context, dial bool) (*client.Events, error)
 		r.mu.Lock()
 		r.link.Close()
 		r.link = l
+		if r.renewed != nil {
+			close(r.renewed)
+			r.renewed = nil
+		}
 		r.mu.Unlock()
 	}
 	return r.subscribe(ctx)

@@ -296,8 +296,7 @@ func (s *session) meddle(ctx context.Context, r *round) (stopped time.Time, err 
 		return stopped, err
 	}
 	if k.vanish {
-		s.reader.cut()
-		return stopped, nil
+		return stopped, s.reader.cut(ctx)
 	}
 	stopped = time.Now()
 	did, err := s.reader.client().Interrupt(ctx, messages.Interrupt{SessionID: s.id})
