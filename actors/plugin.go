@@ -11,7 +11,10 @@ import (
 	"codework/messages"
 )
 
-// A plugin that ends crashBudget times within crashesWithin is given up.
+// A plugin that ends crashBudget times within crashesWithin is given up. A
+// process that has answered a call starts the count anew: somebody may kill a
+// good plugin as often as they like, and one that dies of every call answers
+// none.
 const (
 	crashBudget   = 5
 	crashesWithin = time.Minute
@@ -261,6 +264,9 @@ func (p *pluginProcess) down(me *Self, m pluginDown) {
 		return
 	}
 	p.current = nil
+	if m.inst.Served() {
+		p.crashes, p.delay = nil, 0
+	}
 	err := m.err
 	if err == nil {
 		err = p.about(m.inst.ID)

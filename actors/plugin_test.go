@@ -377,6 +377,19 @@ func TestSessionsOfOneFolderShareAProcess(t *testing.T) {
 	}
 }
 
+func TestAPluginThatServesIsNeverGivenUp(t *testing.T) {
+	s := newPluginShop(t, quickPace)
+	ex, _ := s.must("ses_1", s.set(entry(t, "plain", `,"id":"acme.tool.one"`)))
+	for n := range 2 * crashBudget {
+		if text, state := s.call(ex, "one_pid", `{}`); state != messages.CallCompleted {
+			t.Fatalf("after %d deaths: %s", n, text)
+		}
+		if text, state := s.call(ex, "one_die", `{}`); state != messages.CallError {
+			t.Fatal(text)
+		}
+	}
+}
+
 func TestAPluginThatKeepsDyingIsGivenUpUntilAReload(t *testing.T) {
 	s := newPluginShop(t, quickPace)
 	ex, _ := s.must("ses_1", s.set(entry(t, "plain", `,"id":"acme.tool.one"`)))

@@ -156,6 +156,7 @@ func (i *Instance) Call(ctx context.Context, c Call) (messages.ToolResult, error
 	var answer *jsonrpc.Error
 	switch {
 	case err == nil:
+		i.served.Store(true)
 		return toResult(ctx, r, c.Images), nil
 	case ctx.Err() != nil:
 		return messages.ToolResult{}, ctx.Err()
@@ -164,6 +165,10 @@ func (i *Instance) Call(ctx context.Context, c Call) (messages.ToolResult, error
 	}
 	return messages.ToolResult{}, i.gone(err)
 }
+
+// Served tells whether the process has answered a tool call since it was
+// started.
+func (i *Instance) Served() bool { return i.served.Load() }
 
 // codeRejected is the library's own for a request that did not get through: the
 // reason is in the text of the error around it.

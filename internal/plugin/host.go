@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -103,6 +104,7 @@ type Instance struct {
 	once    sync.Once
 	calls   calls
 	told    pace          // of events
+	served  atomic.Bool   // a tool call was answered
 	relist  chan struct{} // holds one: the list of tools is old
 
 	mu     sync.Mutex // guards the following
