@@ -18,6 +18,7 @@ import (
 	"codework/internal/home"
 	"codework/messages"
 	"codework/protocol/acp"
+	"codework/protocol/contract"
 )
 
 const (
@@ -302,7 +303,7 @@ func (g *global) dialEditor(ctx context.Context, p home.Paths, hello messages.He
 		return p.StartBackground(ctx, g.ownerCommand(p), ownerEnvironment())
 	}, func(c net.Conn) error {
 		var err error
-		conn, err = greetEditor(limit, p, c, hello)
+		conn, err = greetEditor(limit, p, c, hello, false)
 		return err
 	})
 	if err != nil {
@@ -335,7 +336,7 @@ func waitForOwner(ctx context.Context, p home.Paths, hello messages.Hello) (acp.
 		c, err := p.Dial(limit)
 		if err == nil {
 			var conn acp.Conn
-			if conn, err = greetEditor(limit, p, c, hello); err == nil {
+			if conn, err = greetEditor(limit, p, c, hello, true); err == nil {
 				return conn, nil
 			}
 		}
@@ -351,8 +352,10 @@ func waitForOwner(ctx context.Context, p home.Paths, hello messages.Hello) (acp.
 const moveStep = 10 * time.Millisecond
 
 // greetEditor says hello to an owner that accepted. One that is stopping, or
-// that another build sent away, counts as nobody.
-func greetEditor(ctx context.Context, p home.Paths, c net.Conn, hello messages.Hello) (acp.Conn, error) {
+// that another build sent away, counts as nobody. An editor that moves goes on
+// with any owner that it can talk to: that one has just taken the place of the
+// one before, and two builds would go on sending each other away.
+func greetEditor(ctx context.Context, p home.Paths, c net.Conn, hello messages.Hello, moves bool) (acp.Conn, error) {
 	conn, err := acp.Dial(ctx, c)
 	var status *acp.StatusError
 	if errors.As(err, &status) && status.Status == http.StatusNotFound {
@@ -363,7 +366,7 @@ func greetEditor(ctx context.Context, p home.Paths, c net.Conn, hello messages.H
 		return nil, home.ErrNobody
 	}
 	info, err := introduce(ctx, conn, hello)
-	if err == nil && info.Build != hello.Build {
+	if err == nil && info.Build != hello.Build && !(moves && info.Protocol == contract.Version) {
 		err = sameOwner(ctx, p, hello)
 	}
 	if err != nil {

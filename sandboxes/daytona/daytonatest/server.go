@@ -44,6 +44,7 @@ const Key = "dtn_test-0123456789abcdef"
 // Server is a Daytona.
 type Server struct {
 	http *httptest.Server
+	base string // its address
 	root string
 
 	// Fault looks at every request first, when it is not nil: it answers itself
@@ -119,7 +120,7 @@ func New(root string) *Server {
 	} {
 		mux.HandleFunc(pattern, handle)
 	}
-	s.http = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.http = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.requests = append(s.requests, r.Method+" "+r.URL.Path)
 		s.mu.Unlock()
@@ -132,11 +133,14 @@ func New(root string) *Server {
 		}
 		mux.ServeHTTP(w, r)
 	}))
+	// Known before the first request, which may be somebody else's at our port.
+	s.base = "http://" + s.http.Listener.Addr().String()
+	s.http.Start()
 	return s
 }
 
 // URL is that of the API.
-func (s *Server) URL() string { return s.http.URL + "/api" }
+func (s *Server) URL() string { return s.base + "/api" }
 
 // SetFault sets what looks at requests first; nil takes it away.
 func (s *Server) SetFault(f Fault) {
@@ -237,7 +241,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	if !take(w, r, &b.Record) {
 		return
 	}
-	b.ID, b.Organization, b.State, b.Tools = newID(), "org", "started", s.http.URL+"/tools"
+	b.ID, b.Organization, b.State, b.Tools = newID(), "org", "started", s.base+"/tools"
 	if b.Name == "" {
 		b.Name = b.ID
 	}
