@@ -3,6 +3,7 @@ package ssh
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"path"
 	"strconv"
@@ -59,6 +60,8 @@ func parseAddress(id string) (address, error) {
 		return refuse("user missing")
 	case u.Hostname() == "":
 		return refuse("host missing")
+	case strings.Contains(u.Hostname(), ":") && !isIPv6(u):
+		return refuse("an address with colons is written in brackets, as in ssh://user@[::1]/folder")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return refuse("something behind the folder")
 	case !strings.HasPrefix(u.Path, "/"):
@@ -72,6 +75,12 @@ func parseAddress(id string) (address, error) {
 		}
 	}
 	return address{u.User.Username(), u.Hostname(), port, path.Clean(u.Path)}, nil
+}
+
+// isIPv6 tells whether a host is an address in brackets.
+func isIPv6(u *url.URL) bool {
+	_, err := netip.ParseAddr(u.Hostname())
+	return err == nil && strings.HasPrefix(u.Host, "[")
 }
 
 // String is the resource id.

@@ -37,7 +37,7 @@ func TestAddresses(t *testing.T) {
 	for _, id := range []string{
 		"", "h", "u@h:/a", "ssh://", "ssh://h/a", "ssh://@h/a", "ssh://u@/a", "ssh://u@h", "ssh:u@h/a", "http://u@h/a",
 		"ssh://u@h/a b", "ssh://u@h/a\n", "ssh://u@h/a%0Ab", "ssh://u@h/a\x00", "ssh://u@h/\u0085", "ssh://u%0A@h/a", "ssh://u@h/a?x", "ssh://u@h/a#x", "ssh://u@h/a?",
-		"ssh://u@h:0/a", "ssh://u@h:70000/a", "ssh://u@h:x/a", "ssh://u@h/a/../b", "ssh://u@h/%2e%2e/b", "ssh://u@h/" + strings.Repeat("a", maxResource),
+		"ssh://u@::1/", "ssh://u@[:]/a", "ssh://u@h:0/a", "ssh://u@h:70000/a", "ssh://u@h:x/a", "ssh://u@h/a/../b", "ssh://u@h/%2e%2e/b", "ssh://u@h/" + strings.Repeat("a", maxResource),
 	} {
 		if got, err := parseAddress(id); !isConfig(err) {
 			t.Errorf("%.60q: %+v %v", id, got, err)
