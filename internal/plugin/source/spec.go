@@ -118,7 +118,7 @@ func addressIn(text string, schemes ...string) (*url.URL, error) {
 		return nil, errors.New("an address with a name or password in it does not belong into settings")
 	case u.RawQuery != "" || u.ForceQuery:
 		return nil, errors.New("its address has a query")
-	case (u.Host == "") != (u.Scheme == "file") || u.Path == "" || u.Path == "/" || u.Opaque != "":
+	case (u.Host == "") != (u.Scheme == "file") || u.Path == "" || u.Path == "/" || u.Opaque != "", !strings.HasPrefix(u.String(), u.Scheme+"://"):
 		return nil, errors.New("its address is not complete")
 	}
 	return u, nil

@@ -53,6 +53,7 @@ func TestWhatIsNotFetchedIsRefused(t *testing.T) {
 		"github:acme":                             "owner/repository",
 		"github:acme/../x":                        "owner/repository",
 		"git+ssh://example.com/a":                 "addresses are fetched",
+		"git+file:/srv/a":                         "not complete",
 		"git+ext::sh -c x":                        "addresses are fetched",
 		"git+http://example.com/a":                "addresses are fetched",
 		"git+https://u:secret@example.com/a":      "password",
