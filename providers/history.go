@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"codework/messages"
 )
@@ -415,7 +416,10 @@ func SafeToolName(name string) string {
 // Anything else becomes the empty object: the call's result says what was
 // wrong with it, and some servers refuse a conversation that holds it.
 func SafeArguments(raw string) string {
-	raw = strings.TrimSpace(strings.ToValidUTF8(raw, "\uFFFD"))
+	if !utf8.ValidString(raw) {
+		raw = string([]rune(raw)) // a replacement for each bad byte, as encoding/json has it
+	}
+	raw = strings.TrimSpace(raw)
 	if !strings.HasPrefix(raw, "{") || !json.Valid([]byte(raw)) {
 		return "{}"
 	}

@@ -234,6 +234,7 @@ func TestArguments(t *testing.T) {
 func FuzzSafeArguments(f *testing.F) {
 	f.Add(`{"a":"\ud800\udc00\ud800 \\\ud800"}`)
 	f.Add("{\"\xff\":{}}")
+	f.Add("{\"\":\"\xff\xff\"}")
 	f.Fuzz(func(t *testing.T, in string) {
 		out := SafeArguments(in)
 		var got, want map[string]any
