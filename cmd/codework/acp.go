@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"codework/actors"
 	"codework/internal/home"
 	"codework/messages"
 	"codework/protocol/acp"
@@ -415,35 +416,14 @@ func introduce(ctx context.Context, conn acp.Conn, hello messages.Hello) (messag
 
 // editorEmbedded makes this process the owner.
 func (g *global) editorEmbedded(ctx context.Context, p home.Paths, hello messages.Hello) (acp.Conn, func(), error) {
-	log, err := newLogger(g.logLevel, g.err)
-	if err != nil {
-		return nil, nil, err
-	}
-	if p.Database != home.InMemory {
-		if err := g.takeHome(ctx, p); err != nil {
-			return nil, nil, connectProblem(ctx, err, p)
-		}
-	}
-	o, err := own(ctx, p, log, nil)
-	if err != nil {
-		p.Release()
-		return nil, nil, err
-	}
 	here, there := acp.Pipe()
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		if err := o.system.ServeEditor(context.Background(), there); err != nil {
-			log.Error("not served", "err", err)
-		}
-	}()
+	end, err := g.ownHere(ctx, p, func(s *actors.System) error { return s.ServeEditor(context.Background(), there) })
+	if err != nil {
+		return nil, nil, err
+	}
 	stop := func() {
 		here.Close()
-		<-served
-		if err := o.close(); err != nil {
-			log.Error("did not stop cleanly", "err", err)
-		}
-		p.Release()
+		end()
 	}
 	if _, err := introduce(ctx, here, hello); err != nil {
 		stop()

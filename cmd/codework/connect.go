@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"codework/actors"
 	"codework/internal/home"
 	"codework/messages"
 	"codework/protocol/client"
@@ -179,38 +180,51 @@ func ownerEnvironment() []string {
 	return env
 }
 
-// connectEmbedded makes this process the owner, and talks to itself.
-func (g *global) connectEmbedded(ctx context.Context, p home.Paths) (*client.Client, func(), error) {
+// ownHere makes this process the owner of the home. serve is run with its actors
+// until the one client is gone; the returned function waits for that, then ends
+// everything and gives the home back.
+func (g *global) ownHere(ctx context.Context, p home.Paths, serve func(*actors.System) error) (stop func(), err error) {
 	log, err := newLogger(g.logLevel, g.err)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if p.Database != home.InMemory {
 		if err := g.takeHome(ctx, p); err != nil {
-			return nil, nil, connectProblem(ctx, err, p)
+			return nil, connectProblem(ctx, err, p)
 		}
 	}
 	o, err := own(ctx, p, log, nil)
 	if err != nil {
 		p.Release()
-		return nil, nil, err
+		return nil, err
 	}
-	here, there := effectrpc.Pipe()
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := o.system.Serve(context.Background(), there, true); err != nil {
+		if err := serve(o.system); err != nil {
 			log.Error("not served", "err", err)
 		}
 	}()
-	c := client.Over(here)
-	stop := func() {
-		c.Close()
+	return func() {
 		<-served
 		if err := o.close(); err != nil {
 			log.Error("did not stop cleanly", "err", err)
 		}
 		p.Release()
+	}, nil
+}
+
+// connectEmbedded makes this process the owner, and talks to itself.
+func (g *global) connectEmbedded(ctx context.Context, p home.Paths) (*client.Client, func(), error) {
+	here, there := effectrpc.Pipe()
+	end, err := g.ownHere(ctx, p, func(s *actors.System) error { return s.Serve(context.Background(), there, true) })
+	if err != nil {
+		return nil, nil, err
+	}
+	c := client.Over(here)
+	stop := func() {
+		c.Close()
+		end()
 	}
 	hello, err := g.hello()
 	if err == nil {
