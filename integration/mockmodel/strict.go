@@ -117,7 +117,7 @@ func loneSurrogate(data []byte) int {
 	return -1
 }
 
-// escape reads \uXXXX at the start of b.
+// escape reads a \u escape with its four digits at the start of b.
 func escape(b []byte) (rune, bool) {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return 0, false
