@@ -34,6 +34,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"codework/messages"
 
@@ -258,7 +259,7 @@ func (s *Store) where() string {
 }
 
 // Close commits what is queued, waits for reads under way and closes the
-// database. Later calls return what the first one did.
+// database, for which it waits ten seconds at most. Later calls return what the first one did.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.commit.stop()
@@ -267,12 +268,25 @@ func (s *Store) Close() error {
 		s.mu.Unlock()
 		// A read under way looks into memory maps that closing takes away.
 		s.reads.Wait()
-		if err := s.db.Close(); err != nil {
-			s.closeErr = fmt.Errorf("close session store: %s", firstLine(err.Error()))
+		// Badger tries for ever to write its last table. What was acknowledged
+		// is in its log already.
+		closed := make(chan error, 1)
+		go func() { closed <- s.db.Close() }()
+		select {
+		case err := <-closed:
+			if err != nil {
+				s.closeErr = fmt.Errorf("close session store: %s", firstLine(err.Error()))
+			}
+		case <-time.After(closeLimit):
+			s.closeErr = fmt.Errorf("close session store: its folder %s takes no files any more", s.dir)
 		}
 	})
 	return s.closeErr
 }
+
+// closeLimit is how long closing may take: long for a table of 16 MiB, short for
+// a process whose folder was removed, and that nobody can reach any more.
+const closeLimit = 10 * time.Second
 
 // view runs a read. It fails with badger.ErrDBClosed after Close.
 func (s *Store) view(fn func(*badger.Txn) error) error {
