@@ -99,6 +99,7 @@ type job struct {
 	curve            []int
 	curveConnections []int
 	thresholds       []threshold
+	stock            stock
 
 	out      io.Writer
 	progress func(string)
@@ -112,6 +113,9 @@ func (j *job) run(ctx context.Context) (good bool, err error) {
 		}
 		defer j.model.Close()
 		j.modelURL = modelAddress(j.model.URL())
+	}
+	if j.stock.wanted() {
+		return j.runStock(ctx)
 	}
 	if j.curve == nil {
 		r, err := j.one(ctx, j.plan)

@@ -44,7 +44,7 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	j := &job{}
 	f := flag.NewFlagSet("codework-load", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	var name, connections, curve, model string
+	var name, connections, curve, model, stored, entries, resting string
 	f.StringVar(&name, "scenario", "stream", "what the sessions do: `NAME`, NAME=WEIGHT,… or a marker such as text:50:20")
 	f.IntVar(&j.sessions, "sessions", 50, "`number` of sessions")
 	f.StringVar(&connections, "connections", "1", "`number` of connections they share, or each; a curve takes a list")
@@ -62,7 +62,12 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	f.StringVar(&j.dir, "dir", "", "`folder` on a running server's host where the sessions work")
 	f.BoolVar(&j.floor, "floor", false, "measure the same prompts straight to the model first, and compare")
 	f.StringVar(&curve, "curve", "", "measure growing `numbers` of sessions (1,10,50), each with a server of its own")
-	f.StringVar(&j.svg, "svg", "", "`folder` for the plots of a curve")
+	f.StringVar(&stored, "stored", "", "instead of load: measure list, search and opening with `numbers` of stored sessions (1000,10000)")
+	f.StringVar(&entries, "entries", "", "instead of load: measure opening, history and turns of a session with `numbers` of entries")
+	f.StringVar(&resting, "idle", "", "instead of load: measure memory and processor time of a server with `numbers` of idle sessions")
+	f.IntVar(&j.stock.samples, "samples", 200, "how `often` --stored and --entries measure each operation")
+	f.StringVar(&j.stock.home, "home", "", "`folder` where --stored and --entries fill servers' homes once, and find them again")
+	f.StringVar(&j.svg, "svg", "", "`folder` for the plots of a curve, or of --stored and --entries")
 	f.StringVar(&j.html, "html", "", "`file` for a report with plots")
 	f.BoolVar(&j.asJSON, "json", false, "print JSON, one line for each run")
 	f.Var(thresholds{false, &j.thresholds}, "max", "`METRIC=VALUE` that may not be exceeded, as admitted.p50=20ms (repeatable)")
@@ -97,6 +102,18 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 			return nil, fmt.Errorf("--curve: %w", err)
 		}
 	}
+	for _, l := range []struct {
+		flag, text string
+		into       *[]int
+		least      int
+	}{{"stored", stored, &j.stock.stored, 2 * stockPage}, {"entries", entries, &j.stock.entries, 2 * fewEntries}, {"idle", resting, &j.stock.idle, 1}} {
+		if l.text == "" {
+			continue
+		}
+		if *l.into, err = parseNumbers(l.text, l.least); err != nil {
+			return nil, fmt.Errorf("--%s: %w", l.flag, err)
+		}
+	}
 	if err := j.check(); err != nil {
 		return nil, err
 	}
@@ -123,7 +140,13 @@ func (j *job) check() error {
 		return errors.New("--connections: a list is for --curve")
 	case j.curve != nil && j.server != "":
 		return errors.New("--curve starts servers of its own, and so goes without --server")
-	case j.svg != "" && j.curve == nil:
+	case j.stock.wanted() && (j.server != "" || j.curve != nil || j.html != "" || j.floor):
+		return errors.New("--stored, --entries and --idle go without --server, --curve, --html and --floor")
+	case j.stock.samples < 1:
+		return errors.New("--samples: expected 1 or more")
+	case j.stock.home != "" && !j.stock.wanted():
+		return errors.New("--home is for --stored and --entries")
+	case j.svg != "" && j.curve == nil && !j.stock.wanted():
 		return errors.New("--svg is for --curve; use --html")
 	case j.server == "" && j.dir != "":
 		return errors.New("--dir is for --server")
@@ -146,7 +169,10 @@ func usageText(w io.Writer, f *flag.FlagSet) {
 	}
 	fmt.Fprint(w, "\nMetrics: create, admitted, first, delta, turn, interrupt, total with .p50 .p90 .p99 .max;\n"+
 		"wall, ready, cpu, cpu.event, memory.idle .end .peak .session, events.rate, turns.rate, failures;\n"+
-		"with --floor each as METRIC/floor (ratio) and METRIC-floor (difference)\n\nFlags:\n")
+		"with --floor each as METRIC/floor (ratio) and METRIC-floor (difference).\n"+
+		"With --stored: list, middle, folder, search, common, nothing, open, cli, cli.search, cli.all;\n"+
+		"with --entries: open, cold, cold.few, end, middle, turn, turn.few, each with .p50 .p90 .p99 .max;\n"+
+		"with --idle: memory.empty, and above that memory.made .restarted, cpu.made .restarted\n\nFlags:\n")
 	f.PrintDefaults()
 }
 

@@ -33,8 +33,10 @@ const (
 
 // program is a codework serve of its own, in a home that goes with it.
 type program struct {
+	name  string // of the program
 	dir   string // of all that belongs to it
 	work  string // where its sessions work
+	home  string
 	url   string
 	pid   int
 	ready time.Duration // from the start to the address
@@ -67,26 +69,34 @@ func findProgram(named string) (string, error) {
 
 // startProgram starts a server whose only model is at modelURL, and returns
 // when it answers.
-func startProgram(ctx context.Context, name, modelURL string) (p *program, err error) {
+func startProgram(ctx context.Context, name, modelURL string) (*program, error) {
 	dir, err := os.MkdirTemp("", "codework-load")
 	if err != nil {
 		return nil, err
 	}
-	p = &program{dir: dir, work: filepath.Join(dir, "work"), log: filepath.Join(dir, "log"), ended: make(chan struct{})}
+	p, err := startProgramIn(ctx, name, modelURL, dir)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return p, nil
+}
+
+// startProgramIn is startProgram with a folder that may hold a home already.
+func startProgramIn(ctx context.Context, name, modelURL, dir string) (p *program, err error) {
+	p = &program{name: name, dir: dir, work: filepath.Join(dir, "work"), home: filepath.Join(dir, "home"), log: filepath.Join(dir, "log"), ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
-			p.close()
+			p.end()
 		}
 	}()
-	home := filepath.Join(dir, "home")
-	if err := errors.Join(os.Mkdir(p.work, 0o755), os.Mkdir(home, 0o700)); err != nil {
+	if err := errors.Join(os.MkdirAll(p.work, 0o755), os.MkdirAll(p.home, 0o700)); err != nil {
 		return p, err
 	}
 	settings, err := json.MarshalIndent(settingsFor(modelURL), "", "\t")
 	if err != nil {
 		return p, err
 	}
-	if err := os.WriteFile(filepath.Join(home, "settings.jsonc"), settings, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(p.home, "settings.jsonc"), settings, 0o600); err != nil {
 		return p, err
 	}
 	log, err := os.Create(p.log)
@@ -99,8 +109,7 @@ func startProgram(ctx context.Context, name, modelURL string) (p *program, err e
 	p.stop = stop
 	c := exec.CommandContext(life, name, "serve", "--port", "0", "--json")
 	c.Dir = p.work
-	// Nothing of the caller's home, and nothing is asked of the network.
-	c.Env = append(os.Environ(), "HOME="+dir, "CODEWORK_HOME_DIR="+home, "CODEWORK_MODELS_TTL=off", "CODEWORK_SERVER_TOKEN=")
+	c.Env = p.environment()
 	c.Stderr = log
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = stopGrace
@@ -179,12 +188,36 @@ func (p *program) complaints() []string {
 	return out
 }
 
-// close ends the server and removes what belonged to it.
-func (p *program) close() error {
+// environment is what the program and its clients run with: nothing of the
+// caller's home, and nothing is asked of the network.
+func (p *program) environment() []string {
+	return append(os.Environ(), "HOME="+p.dir, "CODEWORK_HOME_DIR="+p.home, "CODEWORK_MODELS_TTL=off", "CODEWORK_SERVER_TOKEN=")
+}
+
+// command runs the program as a client on the server's home, in a folder, and
+// returns what it prints.
+func (p *program) command(ctx context.Context, dir string, args ...string) (string, error) {
+	c := exec.CommandContext(ctx, p.name, args...)
+	c.Dir, c.Env = dir, p.environment()
+	var said, failed bytes.Buffer
+	c.Stdout, c.Stderr = &said, &failed
+	if err := c.Run(); err != nil {
+		return "", fmt.Errorf("codework %s: %w: %s", strings.Join(args, " "), err, failed.String())
+	}
+	return said.String(), nil
+}
+
+// end ends the server.
+func (p *program) end() {
 	if p.stop != nil {
 		p.stop()
 		<-p.ended
 	}
+}
+
+// close ends the server and removes what belonged to it.
+func (p *program) close() error {
+	p.end()
 	return os.RemoveAll(p.dir)
 }
 

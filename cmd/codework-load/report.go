@@ -123,11 +123,7 @@ func (r *report) failed() (n int) {
 func (r *report) metrics() map[string]float64 {
 	m := map[string]float64{"wall": r.WallSeconds, "ready": r.ReadySeconds, "failures": float64(r.failed())}
 	for _, row := range r.rows() {
-		for name, v := range map[string]time.Duration{"p50": row.q.P50, "p90": row.q.P90, "p99": row.q.P99, "max": row.q.Max} {
-			if row.q.N > 0 {
-				m[row.name+"."+name] = v.Seconds()
-			}
-		}
+		row.q.metrics(m, row.name)
 	}
 	if r.WallSeconds > 0 {
 		m["events.rate"], m["turns.rate"] = float64(r.Events)/r.WallSeconds, float64(r.Turns)/r.WallSeconds
@@ -154,16 +150,13 @@ func (r *report) print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s, %s, seed %d, load average %.1f on %d processors\n",
 		r.Scenario, plural(r.Sessions, "session"), connectionsText(r.Connections), r.Seed, r.Machine.Load, r.Machine.CPUs)
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tn\tp50\tp90\tp99\tmax\t")
+	t := latencyTable(&b)
 	for _, row := range r.rows() {
-		if row.q.N > 0 {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t\n", row.name, row.q.N, short(row.q.P50), short(row.q.P90), short(row.q.P99), short(row.q.Max))
-		}
+		latencyRow(t, row.name, row.q)
 		if f := r.Floor; f != nil {
 			for _, under := range f.rows() {
-				if under.name == row.name && under.q.N > 0 {
-					fmt.Fprintf(t, "floor\t%d\t%s\t%s\t%s\t%s\t\n", under.q.N, short(under.q.P50), short(under.q.P90), short(under.q.P99), short(under.q.Max))
+				if under.name == row.name {
+					latencyRow(t, "floor", under.q)
 				}
 			}
 		}
@@ -194,6 +187,19 @@ func (r *report) print(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// latencyTable is a table whose rows are latencies.
+func latencyTable(w io.Writer) *tabwriter.Writer {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tn\tp50\tp90\tp99\tmax\t")
+	return t
+}
+
+func latencyRow(t *tabwriter.Writer, name string, q quantiles) {
+	if q.N > 0 {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t\n", name, q.N, short(q.P50), short(q.P90), short(q.P99), short(q.Max))
+	}
 }
 
 func plural(n int, what string) string {

@@ -35,6 +35,15 @@ func (q quantiles) at(p float64) time.Duration {
 	return q.sorted[min(max(i, 0), len(q.sorted)-1)]
 }
 
+// metrics puts the values under their names, in seconds.
+func (q quantiles) metrics(into map[string]float64, name string) {
+	if q.N == 0 {
+		return
+	}
+	into[name+".p50"], into[name+".p90"] = q.P50.Seconds(), q.P90.Seconds()
+	into[name+".p99"], into[name+".max"] = q.P99.Seconds(), q.Max.Seconds()
+}
+
 // MarshalJSON gives milliseconds.
 func (q quantiles) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
