@@ -103,15 +103,58 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-func BenchmarkList50Of1000(b *testing.B) {
-	s := open(b, Options{Dir: b.TempDir()})
-	for i := range int64(1000) {
-		id := fmt.Sprint("ses_", i)
-		mustCommit(b, s, Batch{Session: id, Record: session(id, "A", i)})
+// stocked is a store of n sessions that each were written to several times, as
+// work does, read from tables as after a start.
+func stocked(b *testing.B, n int) *Store {
+	dir := b.TempDir()
+	s := open(b, Options{Dir: dir})
+	const rounds = 4
+	for round := range rounds {
+		var wg sync.WaitGroup
+		for i := range n {
+			id, r := fmt.Sprintf("ses_01a22bb7-1d08-7447-a908-%012d", i), messages.SessionRecord{}
+			r = *session(id, fmt.Sprintf("Look after heron %06d of the garden", i), int64(rounds*i+round))
+			r.HostDir, r.Directory = fmt.Sprint("/home/someone/projects/garden-", i%20), fmt.Sprint("/home/someone/projects/garden-", i%20)
+			wg.Add(1)
+			s.Append(Batch{Session: id, Record: &r, Events: ofSize(id, int64(round), 1, 300)}, func(err error) {
+				if err != nil {
+					b.Error(err)
+				}
+				wg.Done()
+			})
+		}
+		wg.Wait()
 	}
-	for b.Loop() {
-		if list, err := s.List(context.Background(), messages.ListSessions{Limit: 50}); len(list) != 50 || err != nil {
-			b.Fatal(len(list), err)
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	return open(b, Options{Dir: dir})
+}
+
+// BenchmarkList shows how finding sessions grows with those there are: pages
+// must not, what looks at every title may.
+func BenchmarkList(b *testing.B) {
+	for _, n := range []int{1000, 10_000} {
+		s := stocked(b, n)
+		for _, q := range []struct {
+			name string
+			want int
+			messages.ListSessions
+		}{
+			{"first", 50, messages.ListSessions{Limit: 50}},
+			{"middle", 50, messages.ListSessions{Limit: 50, Before: fmt.Sprintf("ses_01a22bb7-1d08-7447-a908-%012d", n/2)}},
+			{"folder", 50, messages.ListSessions{Limit: 50, HostDir: "/home/someone/projects/garden-7"}},
+			{"search", 1, messages.ListSessions{Limit: 50, Search: fmt.Sprintf("%06d", n/2)}},
+			{"nothing", 0, messages.ListSessions{Limit: 50, Search: "ostrich"}},
+		} {
+			b.Run(fmt.Sprint(q.name, "/", n), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if list, err := s.List(context.Background(), q.ListSessions); len(list) != q.want || err != nil {
+						b.Fatal(len(list), err)
+					}
+				}
+			})
 		}
 	}
 }

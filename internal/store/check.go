@@ -133,7 +133,7 @@ func (c *committer) repair(session string, f findings) error {
 				return err
 			}
 		}
-		if err := txn.Set(indexKey(f.record.UpdatedAt, session), nil); err != nil {
+		if err := txn.Set(indexKey(f.record.UpdatedAt, session), indexValue(&f.record)); err != nil {
 			return err
 		}
 		return txn.Set(recordKey(session), value)

@@ -514,9 +514,7 @@ func (c *committer) encode(b *Batch, h *head, inline int) (*prepared, error) {
 		if h.exists && h.updated != b.Record.UpdatedAt {
 			p.remove(indexKey(h.updated, b.Session))
 		}
-		if !h.exists || h.updated != b.Record.UpdatedAt {
-			p.set(indexKey(b.Record.UpdatedAt, b.Session), nil)
-		}
+		p.set(indexKey(b.Record.UpdatedAt, b.Session), indexValue(b.Record))
 		p.head.exists, p.head.updated = true, b.Record.UpdatedAt
 	}
 	if b.Base != nil {

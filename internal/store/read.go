@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"codework/messages"
 
@@ -254,13 +253,17 @@ func (s *Store) record(txn *badger.Txn, session string) (r messages.SessionRecor
 }
 
 // List returns session records, newest first: those of a host directory and
-// with a text in their title (upper and lower case are one) when the filter
-// says so, only ones older than Before, at most Limit. A record that cannot be
-// read is left out with a warning. An unknown Before is
-// *messages.SessionNotFound.
+// with a text in their title when the filter says so, only ones older than
+// Before, at most Limit. Upper and lower case are one in titles, and so are
+// letters with and without accents. A record that cannot be read is left out
+// with a warning. An unknown Before is *messages.SessionNotFound.
+//
+// What is chosen by directory or title costs a look at a small row for each
+// session up to the last one that is answered with.
 func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.SessionRecord, error) {
 	var out []messages.SessionRecord
-	search := strings.ToLower(f.Search)
+	choose := newFilter(f)
+	bare := 0
 	err := s.view(func(txn *badger.Txn) error {
 		start := []byte(indexPrefix)
 		if f.Before != "" {
@@ -286,6 +289,21 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 					return err
 				}
 			}
+			known, takes := true, true
+			if !choose.none() {
+				err := it.Item().Value(func(v []byte) error {
+					var folder, title []byte
+					folder, title, known = decodeIndex(v)
+					takes = !known || choose.takes(folder, title)
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
+			if !takes {
+				continue
+			}
 			id, ok := indexedSession(it.Item().Key())
 			if !ok {
 				continue
@@ -295,9 +313,11 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 				s.log.Warn("session left out of the list", "session", id, "error", firstLine(err.Error()))
 				continue
 			}
-			if f.HostDir != "" && r.HostDir != f.HostDir ||
-				search != "" && !strings.Contains(strings.ToLower(r.Title), search) {
-				continue
+			if !known {
+				bare++
+				if !choose.takes([]byte(r.HostDir), []byte(fold(r.Title))) {
+					continue
+				}
 			}
 			out = append(out, r)
 			if len(out) == f.Limit {
@@ -308,6 +328,9 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 	})
 	if err != nil {
 		return nil, readError("session list", err)
+	}
+	if bare > 0 && s.filling.CompareAndSwap(false, true) {
+		s.fillIndex([]byte(indexPrefix))
 	}
 	return out, nil
 }

@@ -22,7 +22,7 @@ import (
 //	p/<prompt id>             session and content hash of an admitted prompt
 //	e/<session>/<seq>         event
 //	t/<session>/<call id>     tool call that was started and has no result yet
-//	u/<^updated ms>/<session> list index, newest first
+//	u/<^updated ms>/<session> list index, newest first: folder and folded title
 //	d/<session>               deletion that has begun
 //	x/<session>/<seq>         event that Repair took out of the log
 var schemaKey = []byte("m/schema")

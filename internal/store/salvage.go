@@ -343,7 +343,7 @@ func (s *Store) mendRecords() error {
 		err := eachKey(txn, []byte(recordPrefix), func(key []byte) bool {
 			r, _, err := s.record(txn, string(key[len(recordPrefix):]))
 			if err == nil {
-				own = wb.Set(indexKey(r.UpdatedAt, r.ID), nil)
+				own = wb.Set(indexKey(r.UpdatedAt, r.ID), indexValue(&r))
 			}
 			return own == nil
 		})

@@ -34,6 +34,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"codework/messages"
@@ -107,7 +108,8 @@ type Store struct {
 	commit *committer
 	schema uint64 // what the store was written with
 
-	migrating sync.Mutex // held by Migrate; guards schema
+	migrating sync.Mutex  // held by Migrate; guards schema
+	filling   atomic.Bool // rows of the list index are being written anew
 
 	mu     sync.Mutex // guards closed, and reads against a Wait that has begun
 	closed bool
