@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"codework/internal/tools"
+	"codework/internal/traces"
 	"codework/messages"
 	"codework/sandboxes"
 )
@@ -15,6 +16,7 @@ type call struct {
 	running bool
 	queued  bool // its start is on its way to the disk
 	began   time.Time
+	trace   *traces.Call
 	cancel  context.CancelFunc
 }
 
@@ -68,8 +70,9 @@ func (s *session) startCalls(from, to int, w write, records ...record) {
 		c.queued = true
 		w.start = append(w.start, c.part.CallID)
 	}
-	turn := x.turn
+	turn, over := x.turn, s.trace.Wait()
 	s.append(w, func(err error) {
+		over()
 		if err != nil || s.exec != x || x.turn != turn || s.phase != busy {
 			return
 		}
@@ -83,6 +86,7 @@ func (s *session) runCall(i int) {
 	x := s.exec
 	c := x.calls[i]
 	c.running = true
+	s.followCall(c)
 	c.began = time.Now()
 	c.part.Label = tools.Label(c.part.Name, c.part.Arguments)
 	s.tellDoing()

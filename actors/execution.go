@@ -114,7 +114,7 @@ func (s *session) beginExchange() {
 	x.endExchange()
 	q := ExchangeQuery{Session: s.led.record, World: s.world}
 	q.Ends, x.over = context.WithCancel(s.me.Context())
-	turn, ctx, recorded := x.turn, x.ctx, x.recorded
+	turn, ctx, recorded, trace := x.turn, x.ctx, x.recorded, s.trace.Prepare()
 	s.me.Go(func(context.Context) any {
 		if recorded != nil {
 			select {
@@ -122,7 +122,9 @@ func (s *session) beginExchange() {
 			case <-ctx.Done():
 			}
 		}
+		ctx, over := trace(ctx)
 		ex, err := s.prepare.Prepare(ctx, q)
+		over(err)
 		return prepared{turn, ex, err}
 	})
 }
@@ -193,6 +195,7 @@ func (s *session) attempt() {
 		if !s.led.record.TitleSet && len(promoted) == 0 {
 			d.Title = messages.TitleFrom(in.body.Words())
 		}
+		s.trace.Promoted(in.id, in.delivery, time.UnixMilli(in.at))
 		x.prompts[in.id] = true
 		if conn := s.bound[in.id]; conn != "" {
 			x.bound[conn] = true
@@ -218,8 +221,9 @@ func (s *session) attempt() {
 	x.partial, x.calls = nil, nil
 	x.inTurn = true
 	s.live(messages.EventTurnStarted, messages.EventData{})
-	turn := x.turn
+	turn, over := x.turn, s.trace.Wait()
 	s.out.whenDurable(x.barrier, func(err error) {
+		over()
 		if err == nil && s.exec == x && x.turn == turn {
 			s.send()
 		}
@@ -238,7 +242,7 @@ func (s *session) send() {
 		Options: x.ex.Options, Blob: s.store.Blob, Cache: s.cache,
 	}
 	turn, tell := x.turn, s.me.Later()
-	x.ex.Streamer.Stream(x.ctx, req, func(ev messages.StreamEvent) { tell(streamed{turn, ev}) })
+	x.ex.Streamer.Stream(s.trace.Request(x.ctx, req, x.attempt), req, func(ev messages.StreamEvent) { tell(streamed{turn, ev}) })
 }
 
 // showsImage tells whether there is an image in a message or in the results of
@@ -379,6 +383,7 @@ func (s *session) onStreamError(ev messages.StreamEvent) {
 		s.recordFailedMessage(messages.EntryAborted, "error", f, ev.Message)
 	}
 	delay, again := s.backoff(f)
+	s.trace.Failed(f)
 	s.live(messages.EventTurnAborted, messages.EventData{Cause: &messages.AbortCause{Tag: "error", Message: f.Message}})
 	x.inTurn = false
 	if !again {

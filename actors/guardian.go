@@ -11,6 +11,7 @@ import (
 	"codework/internal/plugin"
 	"codework/internal/settings"
 	"codework/internal/store"
+	"codework/internal/traces"
 	"codework/messages"
 	"codework/providers"
 	"codework/sandboxes"
@@ -199,7 +200,7 @@ func (g *guardian) start(me *Self) {
 	ofPlugins := g.plugins
 	g.deps = sessionDeps{
 		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{},
-		publish: tell, count: count,
+		publish: tell, count: count, traces: g.config.Traces,
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },
 		rests:   func(id string, yes bool) { self.Tell(restSession{id, yes}) },
@@ -578,6 +579,8 @@ type Config struct {
 	Watch func(Load)
 	// Metrics count what happens; nil counts nothing, and there is no /metrics.
 	Metrics *metrics.Metrics
+	// Traces follow what sessions do; nil follows nothing.
+	Traces *traces.Traces
 
 	idleConnection time.Duration // for tests; 0 is the constant of that name
 }

@@ -21,13 +21,18 @@ func (s *session) observe(kind string, d *messages.EventData) {
 	case messages.EventLLMTextDelta, messages.EventLLMThinkingDelta, messages.EventLLMCallDelta:
 		if x := s.exec; x != nil && !x.spoken {
 			x.spoken = true
+			s.trace.FirstPiece()
 			s.count.FirstDelta(s.now.Sub(x.begun))
 		}
 	case messages.EventPromptAdmitted:
 		s.count.Prompt(d.Delivery)
+		s.trace.Admitted(d.MessageID)
 		s.logs(slog.LevelDebug, "prompt admitted", "prompt", d.MessageID, "delivery", d.Delivery)
+	case messages.EventPromptRemoved:
+		s.trace.Removed(d.MessageID)
 	case messages.EventTurnStarted:
 		s.exec.begun, s.exec.spoken = s.now, false
+		s.trace.Turn(s.exec.messageID, s.exec.attempt)
 		s.logs(slog.LevelDebug, "turn started", "turn", s.exec.messageID)
 	case messages.EventTurnEnded:
 		s.turnEnded(d)
@@ -40,27 +45,37 @@ func (s *session) observe(kind string, d *messages.EventData) {
 			turn = s.exec.messageID
 		}
 		s.count.Turn(outcome, -1)
+		s.trace.TurnEnded(outcome)
 		s.logs(slog.LevelDebug, "turn came to nothing", "turn", turn, "outcome", outcome)
+	case messages.EventLLMStarted:
+		s.trace.Streaming()
+	case messages.EventLLMEnded:
+		s.trace.Answered(d.Message)
 	case messages.EventLLMFailed:
 		if d.Message != nil {
 			s.count.Usage(d.Message.Usage)
+			s.trace.Used(d.Message.Usage)
 		}
 	case messages.EventRetryScheduled:
 		s.count.Retry(d.Error)
 		s.logs(slog.LevelInfo, "turn is tried again", "turn", s.exec.messageID, "attempt", d.Attempt, "delay_ms", *d.DelayMs, "type", d.Error.Type)
 	case messages.EventExecutionStarted:
+		s.trace.Began()
 		s.logs(slog.LevelInfo, "work started")
 	case messages.EventExecutionSucceeded:
 		s.count.Execution(metrics.Succeeded, nil)
 		s.logs(slog.LevelInfo, "work done")
+		s.trace.Ended(metrics.Succeeded, nil, "")
 	case messages.EventExecutionInterrupted:
 		s.count.Execution(metrics.Interrupted, nil)
 		s.logs(slog.LevelInfo, "work interrupted", "reason", d.Reason)
+		s.trace.Ended(metrics.Interrupted, nil, d.Reason)
 	case messages.EventExecutionFailed:
 		s.count.Execution(metrics.Failed, d.Error)
 		if d.Error != nil {
 			s.logs(slog.LevelInfo, "work failed", "type", d.Error.Type, "status", d.Error.Status)
 		}
+		s.trace.Ended(metrics.Failed, d.Error, "")
 	}
 }
 
@@ -71,6 +86,12 @@ func (s *session) turnEnded(d *messages.EventData) {
 		took = s.now.Sub(s.exec.begun)
 	}
 	s.count.Turn(metrics.Succeeded, took)
+	switch {
+	case s.phase == stopping:
+		s.trace.TurnEnded(metrics.Interrupted)
+	case took >= 0:
+		s.trace.TurnEnded(metrics.Succeeded)
+	}
 	if n := len(s.led.entries); n > 0 && s.led.entries[n-1].ID == d.MessageID {
 		s.count.Usage(s.led.entries[n-1].Usage)
 	}
@@ -80,19 +101,38 @@ func (s *session) turnEnded(d *messages.EventData) {
 // observeCall takes note of a call that has its result.
 func (s *session) observeCall(c *call) {
 	took := time.Duration(-1) // it was not run
-	if !c.began.IsZero() {
+	if c.began.IsZero() {
+		s.followCall(c)
+	} else {
 		took = time.Since(c.began)
 	}
+	s.trace.Settled(c.trace, c.part.Call)
 	s.count.ToolCall(c.part.Name, c.part.Call, took)
 	s.logs(slog.LevelDebug, "tool call settled", "turn", s.exec.messageID, "call", c.part.CallID, "tool", c.part.Name,
 		"state", c.part.Call, "ms", took.Milliseconds())
+}
+
+// followCall begins to trace a call. What a model makes up has no place there.
+func (s *session) followCall(c *call) {
+	if s.trace == nil {
+		return
+	}
+	name := c.part.Name
+	if _, ok := s.exec.ex.Tools.Tool(name); !ok {
+		name = ""
+	}
+	c.trace = s.trace.Call(name, c.part.CallID)
 }
 
 // logs writes a line that names the session, if such lines are wanted. What a
 // person or a model wrote has no place in it.
 func (s *session) logs(level slog.Level, text string, args ...any) {
 	if log := s.me.Log(); log.Enabled(context.Background(), level) {
-		log.Log(context.Background(), level, text, append([]any{"session", s.id}, args...)...)
+		args = append([]any{"session", s.id}, args...)
+		if id := s.trace.ID(); id != "" {
+			args = append(args, "trace_id", id)
+		}
+		log.Log(context.Background(), level, text, args...)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"codework/internal/settings"
+	"codework/internal/traces"
 	"codework/messages"
 	"codework/providers/credentials"
 	"codework/sandboxes"
@@ -30,17 +31,19 @@ func (w *Workshop) mount(ctx context.Context, q ExchangeQuery, set *settings.Set
 	}
 	o := sandboxes.MountOptions{
 		Session: q.Session.ID, Dir: q.Session.Directory, Umask: -1,
-		Pass: set.Sandbox.Pass, Set: env, Withhold: credentials.EnvNames(set.Models),
+		Pass: set.Sandbox.Pass, Set: env, Withhold: append(credentials.EnvNames(set.Models), traces.SecretVariables...),
 	}
 	// What a caller's environment says is true on this machine only.
 	if q.World != nil && w.onThisDisk(q.Session.SandboxID) {
 		o.Caller, o.Umask = q.World.Env, q.World.Umask
 	}
+	over := traces.Part(ctx, "sandbox.mount", "codework.sandbox.driver", w.shelf.driver(q.Session.SandboxID))
 	p, err := Ask[place](ctx, w.guardian, toBox{q.Session.SandboxID, mountFor{o, lookup}})
-	if err == nil {
-		return p, nil
+	if err != nil {
+		err = mountFailure(err)
 	}
-	return place{}, mountFailure(err)
+	over(err)
+	return p, err
 }
 
 // onThisDisk tells whether a sandbox has the files of this machine, by their

@@ -11,6 +11,7 @@ import (
 	"codework/internal/metrics"
 	"codework/internal/store"
 	"codework/internal/tools"
+	"codework/internal/traces"
 	"codework/messages"
 )
 
@@ -40,6 +41,7 @@ type sessionDeps struct {
 	claims  *claims
 	idle    time.Duration
 	count   *metrics.Metrics // nil counts nothing
+	traces  *traces.Traces   // nil follows nothing
 }
 
 // sessionState is what the guardian knows of a live session.
@@ -84,6 +86,9 @@ type session struct {
 	id  string
 	me  *Self
 	now time.Time // of the message being handled
+	// trace outlives restarts of the session: work that one cut off ends with the
+	// event that says so.
+	trace *traces.Session
 
 	phase   phase
 	epoch   uint64 // of the state in memory: answers to an older one are dropped
@@ -162,9 +167,9 @@ type wrapUp struct{}
 type resumeSession struct{}
 
 func newSession(d sessionDeps, id string) func() Actor {
-	told := &position{unknown: true}
+	told, trace := &position{unknown: true}, d.traces.Session(id)
 	return func() Actor {
-		return &session{sessionDeps: d, id: id, clients: map[string]bool{}, told: map[string]bool{}, seen: &tools.Seen{},
+		return &session{sessionDeps: d, id: id, trace: trace, clients: map[string]bool{}, told: map[string]bool{}, seen: &tools.Seen{},
 			bound: map[string]string{}, checking: map[string]int{}, left: map[string]bool{}, lookups: map[string]bool{}, cache: &messages.EncodeCache{}, out: outbox{told: told}}
 	}
 }
@@ -357,6 +362,7 @@ func (s *session) opened(m loaded) {
 func (s *session) breakDown(err error) {
 	s.phase = broken
 	s.tellDoing()
+	s.trace.Ended(metrics.Failed, nil, "")
 	if s.out.running {
 		// Not even the end of the work can be written. It is told all the same.
 		s.out.live(s.unrecordedEnd(err))
@@ -640,6 +646,7 @@ func (s *session) admit(c checked) {
 		s.claims.dropFor(c.prompt.ID, s.id)
 		c.reply.Send(nil, err)
 		if err == nil {
+			s.trace.Stored(c.prompt.ID)
 			s.led.ready(c.prompt.ID)
 			s.awake()
 		}

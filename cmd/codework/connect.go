@@ -170,11 +170,20 @@ var ownerVariables = []string{
 	"CODEWORK_CREDENTIALS", signInVariable,
 }
 
+// traceVariables are the beginning of those that say where traces go: the owner
+// takes them from the client that starts it, for all clients.
+const traceVariables = "OTEL_"
+
 func ownerEnvironment() []string {
 	var env []string
 	for _, name := range ownerVariables {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
+		}
+	}
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, traceVariables) {
+			env = append(env, kv)
 		}
 	}
 	return env

@@ -22,6 +22,7 @@ import (
 	"codework/internal/plugin"
 	"codework/internal/settings"
 	"codework/internal/store"
+	"codework/internal/traces"
 	"codework/messages"
 	"codework/protocol/client"
 	"codework/protocol/effectrpc"
@@ -59,6 +60,7 @@ type owner struct {
 	plugins *supervisor.Host // runs the plugins
 	logins  *credentials.Store
 	models  *catalogKeeper
+	traces  *traces.Traces
 	log     *slog.Logger
 }
 
@@ -78,7 +80,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	if err != nil {
 		return nil, err
 	}
-	o := &owner{store: st, log: log}
+	o := &owner{store: st, log: log, traces: traces.Start(version, log)}
 	if err := st.Migrate(ctx); err != nil {
 		return nil, errors.Join(err, o.close())
 	}
@@ -104,8 +106,8 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		return nil, errors.Join(err, o.close())
 	}
 	config := actors.Config{
-		Metrics: metrics.New(version),
-		Store:   st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
+		Metrics: metrics.New(version), Traces: o.traces,
+		Store: st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
 		Plugins: plugin.Options{Processes: o.plugins, LogDir: pluginLogs(p), Log: log, Version: version},
 	}
 	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}
@@ -223,7 +225,9 @@ func (o *owner) close() error {
 	if o.sandbox != nil {
 		err = errors.Join(err, o.sandbox.Close(ctx))
 	}
-	return errors.Join(err, o.store.Close())
+	err = errors.Join(err, o.store.Close())
+	o.traces.Close() // last: nobody else waits for a collector
+	return err
 }
 
 func newLogger(level string, w io.Writer) (*slog.Logger, error) {

@@ -239,14 +239,17 @@ func TestAnOwnerGetsOnlyWhatItNeedsOfTheEnvironment(t *testing.T) {
 	t.Setenv("OPENAI_API_KEY", "x")
 	t.Setenv("TZ", "UTC")
 	t.Setenv("CODEWORK_IDLE_EXIT", "1s")
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
 	for _, kv := range ownerEnvironment() {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.Contains(name, "KEY") || !slices.Contains(ownerVariables, name) {
+		if strings.Contains(name, "KEY") || !slices.Contains(ownerVariables, name) && !strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("passes on %s", name)
 		}
 	}
-	if env := ownerEnvironment(); !slices.Contains(env, "TZ=UTC") || !slices.Contains(env, "CODEWORK_IDLE_EXIT=1s") {
-		t.Errorf("got %v", env)
+	for _, want := range []string{"TZ=UTC", "CODEWORK_IDLE_EXIT=1s", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318"} {
+		if env := ownerEnvironment(); !slices.Contains(env, want) {
+			t.Errorf("%s is missing: %v", want, env)
+		}
 	}
 }
 
