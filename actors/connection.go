@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
@@ -75,14 +76,28 @@ func (c connectionTo) client() (*http.Client, error) {
 		MaxIdleConnsPerHost:   64, // sessions that take turns on one connection
 		ExpectContinueTimeout: time.Second,
 	}
-	roots, err := certificates(v["SSL_CERT_FILE"], v["SSL_CERT_DIR"])
-	if err != nil {
-		return nil, err
-	}
-	if roots != nil {
-		t.TLSClientConfig = &tls.Config{RootCAs: roots}
+	if c.encrypted(proxy) {
+		roots, err := certificates(v["SSL_CERT_FILE"], v["SSL_CERT_DIR"])
+		if err != nil {
+			return nil, err
+		}
+		if roots != nil {
+			t.TLSClientConfig = &tls.Config{RootCAs: roots}
+		}
 	}
 	return &http.Client{Transport: t, CheckRedirect: providers.CheckRedirect}, nil
+}
+
+// encrypted tells whether anything on the connection's way may want a
+// certificate: reading all of them takes longer than a short answer of a model
+// on this machine. A connection whose address is not known yet may.
+func (c connectionTo) encrypted(p httpproxy.Config) bool {
+	for _, address := range []string{c.baseURL, p.HTTPProxy} {
+		if address != "" && !strings.HasPrefix(strings.ToLower(address), "http://") {
+			return true
+		}
+	}
+	return c.baseURL == ""
 }
 
 // How long a provider's host may take to accept, and how often an idle

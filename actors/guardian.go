@@ -31,6 +31,7 @@ type guardian struct {
 	plugins  *Ref
 
 	sessions    map[string]*sessionSlot
+	busy        int // of the sessions
 	connections map[connectionTo]*connectionSlot
 	connecting  map[connectionTo][]Reply // connections that are being made, and who waits
 	gateways    map[*Ref]bool
@@ -114,6 +115,7 @@ func (g *guardian) Receive(me *Self, m any) {
 	case sessionState:
 		if s := g.sessions[m.id]; s != nil {
 			g.uses(m.id, s.state.uses(), m.uses())
+			g.busy += m.busy() - s.state.busy()
 			s.state, s.prompted = m, false
 		}
 		g.tell()
@@ -305,6 +307,8 @@ func (g *guardian) ended(me *Self, child *Ref) {
 			continue
 		}
 		g.uses(id, s.state.uses(), "")
+		g.busy -= s.state.busy()
+		s.state = sessionState{id: id, status: messages.SessionIdle}
 		if s.then != nil {
 			g.act(me, *s.then)
 			s.then, s.ref = nil, nil
@@ -362,7 +366,7 @@ func (g *guardian) running() []sessionState {
 
 // tell says what runs to whoever decides about the end of the process.
 func (g *guardian) tell() {
-	l := Load{Loaded: len(g.sessions), Busy: len(g.running()), Clients: len(g.gateways)}
+	l := Load{Loaded: len(g.sessions), Busy: g.busy, Clients: len(g.gateways)}
 	if l != g.last && g.config.Watch != nil {
 		g.last = l
 		g.config.Watch(l)

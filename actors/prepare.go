@@ -17,7 +17,7 @@ import (
 
 // Workshop captures exchanges from what is on disk: settings, catalog,
 // credentials, instruction files. It is used by any number of sessions at
-// once and holds nothing between calls.
+// once; between calls it holds what files said, and connections.
 type Workshop struct {
 	Home        string // folder of settings, credentials and the user's AGENTS.md
 	Catalog     *catalog.Catalog
@@ -34,6 +34,7 @@ type Workshop struct {
 	Plugins func(plugin.Entry) (plugin.Program, error)
 
 	clients networkClients
+	read    settings.Cache
 
 	guardian *Ref // opens connections and mounts
 	shelf    *shelf
@@ -70,7 +71,7 @@ func (w *Workshop) settings(q ExchangeQuery) (*settings.Settings, error) {
 	if q.World != nil {
 		src.UserConfigDir = q.World.UserConfigDir
 	}
-	set, err := settings.Load(src)
+	set, err := w.read.Load(src)
 	var bad *settings.Error
 	if errors.As(err, &bad) {
 		return nil, bad.Failure()

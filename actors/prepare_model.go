@@ -91,7 +91,7 @@ func (w *Workshop) model(ctx context.Context, ex *Exchange, q ExchangeQuery, set
 	if err != nil {
 		return err
 	}
-	ex.Streamer = connection{conn, ex.Retry.MaxDelay, w.asked(m, c)}
+	ex.Streamer = connection{conn, ex.Retry, w.asked(m, c)}
 	if found.Login != nil {
 		ex.Streamer = signedIn{ex.Streamer, logins, m.Provider.ID, block.BaseURL == ""}
 	}

@@ -255,6 +255,7 @@ func TestFailuresOfAnExchangeHaveTheirType(t *testing.T) {
 		}, "", "SHOP_NOT_SET"},
 		{"the directory is gone", func(s *shop, q *ExchangeQuery) { q.Session.Directory = filepath.Join(s.dir, "gone") }, messages.FailSandboxDirectory, "gone"},
 		{"certificates cannot be read", func(s *shop, q *ExchangeQuery) {
+			s.settings(s.home, `{"model":{"options":{"baseURL":"https://127.0.0.1:1/v1"}}}`)
 			q.World.Env = append(q.World.Env, "SSL_CERT_FILE=/does/not/exist.pem")
 		}, messages.FailConfiguration, "SSL_CERT_FILE"},
 	} {

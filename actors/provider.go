@@ -34,6 +34,7 @@ type openStream struct {
 	ctx  context.Context
 	req  *messages.Request
 	emit func(messages.StreamEvent)
+	base time.Duration // how long the model is held back when the provider names no time
 	max  time.Duration // longest a request holds back
 }
 
@@ -48,10 +49,6 @@ type (
 	given     struct{ s *openStream } // a held request was interrupted
 	heldLong  struct{ s *openStream } // a request was held for as long as it may be
 )
-
-// defaultHold is how long a connection holds back when the provider names no
-// time.
-const defaultHold = 2 * time.Second
 
 func newProvider(d providers.Dialect, client *http.Client) func() Actor {
 	return func() Actor { return &provider{dialect: d, client: client, holds: map[string]*hold{}} }
@@ -232,7 +229,11 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 			over = true
 			switch f := ev.Failure; {
 			case f != nil && f.Type == messages.FailRateLimit && f.Retryable:
-				tell(limited{model, min(max(f.RetryAfter, defaultHold), s.max)})
+				wait := f.RetryAfter
+				if wait <= 0 {
+					wait = s.base
+				}
+				tell(limited{model, min(wait, s.max)})
 			case s.ctx.Err() != nil:
 				tell(abandoned{s})
 			default:
@@ -274,14 +275,14 @@ func lostConnection() messages.StreamEvent {
 // connection is a Streamer over a provider actor.
 type connection struct {
 	slot  *connectionSlot
-	max   time.Duration
+	retry Retry  // of the exchange
 	asked func() // called with the first event of each request
 }
 
 func (c connection) Stream(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent)) {
 	c.slot.touch()
 	first := true
-	c.slot.ref.TellOr(&openStream{ctx: ctx, req: req, max: c.max, emit: func(ev messages.StreamEvent) {
+	c.slot.ref.TellOr(&openStream{ctx: ctx, req: req, base: c.retry.Base, max: c.retry.MaxDelay, emit: func(ev messages.StreamEvent) {
 		if first {
 			first = false
 			c.asked()

@@ -62,13 +62,16 @@ type connRig struct {
 	ends map[string][]messages.StreamEvent
 }
 
-const holdMax = time.Minute
+const (
+	holdBase = 3 * time.Second
+	holdMax  = time.Minute
+)
 
 func inConnection(t *testing.T, d *playedDialect, f func(r *connRig)) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := NewRuntime(slog.New(slog.DiscardHandler))
 		ref := rt.Spawn(newProvider(d, &http.Client{Transport: &http.Transport{}}))
-		r := &connRig{t: t, ref: ref, conn: connection{&connectionSlot{ref: ref}, holdMax, func() {}}, dial: d, ends: map[string][]messages.StreamEvent{}}
+		r := &connRig{t: t, ref: ref, conn: connection{&connectionSlot{ref: ref}, Retry{Base: holdBase, MaxDelay: holdMax}, func() {}}, dial: d, ends: map[string][]messages.StreamEvent{}}
 		f(r)
 		ref.Stop()
 		<-ref.Done()
@@ -328,6 +331,36 @@ func TestAnOlderRequestThatIsAnsweredDoesNotEndTheHold(t *testing.T) {
 			t.Error("the answer to a request from before the limit ended the hold")
 		}
 	})
+}
+
+func TestAModelIsHeldBackForAsLongAsItsProviderSaysOrForTheBaseDelay(t *testing.T) {
+	for _, tc := range []struct{ asked, want time.Duration }{
+		{0, holdBase}, {500 * time.Millisecond, 500 * time.Millisecond}, {10 * time.Second, 10 * time.Second}, {time.Hour, holdMax},
+	} {
+		d := &playedDialect{}
+		d.answer = func(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent)) {
+			if req.MessageID == "first" {
+				toldToWait(tc.asked, emit)
+				return
+			}
+			goodAnswer(ctx, req, emit)
+		}
+		inConnection(t, d, func(r *connRig) {
+			r.ask(r.t.Context(), "first", "m")
+			synctest.Wait()
+			r.ask(r.t.Context(), "held", "m")
+			time.Sleep(tc.want - time.Nanosecond)
+			synctest.Wait()
+			if slices.Contains(d.requests(), "held") {
+				t.Errorf("told %s: asked again before %s", tc.asked, tc.want)
+			}
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			if !slices.Contains(d.requests(), "held") {
+				t.Errorf("told %s: still held after %s", tc.asked, tc.want)
+			}
+		})
+	}
 }
 
 func TestNoRequestIsHeldLongerThanTheMaximum(t *testing.T) {

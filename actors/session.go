@@ -64,6 +64,14 @@ func (s sessionState) uses() string {
 	return s.sandbox
 }
 
+// busy is 1 for a session that has work.
+func (s sessionState) busy() int {
+	if s.status == messages.SessionIdle {
+		return 0
+	}
+	return 1
+}
+
 type phase uint8
 
 const (

@@ -62,10 +62,11 @@ func ChangePlugins(ctx context.Context, dir string, change func(list []json.RawM
 		return err
 	}
 	defer unlock()
-	_, data, err := readDir(dir)
-	if err != nil {
-		return err
+	was := readDir(dir)
+	if was.err != nil {
+		return was.err
 	}
+	data := was.data
 	fresh := data == nil
 	if fresh {
 		data = []byte("{\n}\n")

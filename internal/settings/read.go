@@ -26,24 +26,23 @@ const (
 // that is read in its directory.
 var fileNames = [...]string{"settings.jsonc", "settings.json"}
 
-// readDir reads the settings of one directory. A nil tree without an error
-// means that there are none.
-func readDir(dir string) (file string, data []byte, err error) {
+// readDir reads the settings of one directory, if there are any.
+func readDir(dir string) file {
 	for _, name := range fileNames {
-		file = filepath.Join(dir, name)
-		data, err = readFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			if _, lerr := os.Lstat(file); lerr != nil {
+		f := file{path: filepath.Join(dir, name)}
+		f.data, f.err = readFile(f.path)
+		if errors.Is(f.err, fs.ErrNotExist) {
+			if _, lerr := os.Lstat(f.path); lerr != nil {
 				continue
 			}
-			err = errors.New("links to a file that does not exist")
+			f.err = errors.New("links to a file that does not exist")
 		}
-		if err != nil {
-			return file, nil, &Error{Slug: SlugRead, File: file, Detail: reason(err)}
+		if f.err != nil {
+			f.err = &Error{Slug: SlugRead, File: f.path, Detail: reason(f.err)}
 		}
-		return file, data, nil
+		return f
 	}
-	return "", nil, nil
+	return file{}
 }
 
 func readFile(file string) ([]byte, error) {

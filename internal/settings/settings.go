@@ -107,32 +107,55 @@ func mustParse(text string) *node {
 // Load reads and merges the user's and the project's settings. Its errors are
 // *Error.
 func Load(src Source) (*Settings, error) {
-	s := &Settings{}
-	merged := defaults
+	return read(src).settings()
+}
 
-	userDir := src.Home
+// written is what there is to merge: all that settings are made of.
+type written struct {
+	user, project file
+	root          string // of the project, "" when there is none
+	trusted       bool   // whether that is trusted
+}
+
+// file is a settings file as it was found; without a path there is none.
+type file struct {
+	path string
+	data []byte
+	err  error
+}
+
+func read(src Source) written {
+	var w written
+	dir := src.Home
 	if src.UserConfigDir != "" {
-		userDir = src.UserConfigDir
+		dir = src.UserConfigDir
 	}
-	user, err := s.layer(userDir, "")
+	if dir != "" {
+		w.user = readDir(dir)
+	}
+	if root, ok := FindProject(src.HostDir, src.Home); ok {
+		w.root = root
+		w.trusted = src.Trusted != nil && src.Trusted(root)
+		w.project = readDir(filepath.Join(root, projectDir))
+	}
+	return w
+}
+
+func (w written) settings() (*Settings, error) {
+	s := &Settings{Project: w.root, Trusted: w.trusted}
+	distrusted := w.root
+	if w.trusted {
+		distrusted = ""
+	}
+	user, err := s.layer(w.user, "")
 	if err != nil {
 		return nil, err
 	}
-	merged = mergeLayers(merged, user)
-
-	if root, ok := FindProject(src.HostDir, src.Home); ok {
-		s.Project = root
-		s.Trusted = src.Trusted != nil && src.Trusted(root)
-		distrusted := root
-		if s.Trusted {
-			distrusted = ""
-		}
-		project, err := s.layer(filepath.Join(root, projectDir), distrusted)
-		if err != nil {
-			return nil, err
-		}
-		merged = mergeLayers(merged, project)
+	project, err := s.layer(w.project, distrusted)
+	if err != nil {
+		return nil, err
 	}
+	merged := mergeLayers(mergeLayers(defaults, user), project)
 	if err := checkDelays(merged); err != nil {
 		return nil, err
 	}
@@ -140,21 +163,17 @@ func Load(src Source) (*Settings, error) {
 	return s, nil
 }
 
-// layer reads the settings of one directory; nil means that there are none.
-// distrusted is the project root when that is not trusted.
-func (s *Settings) layer(dir, distrusted string) (*node, error) {
-	if dir == "" {
-		return nil, nil
+// layer is one file's settings; nil means that there are none. distrusted is
+// the project root when that is not trusted.
+func (s *Settings) layer(f file, distrusted string) (*node, error) {
+	if f.err != nil || f.path == "" {
+		return nil, f.err
 	}
-	file, data, err := readDir(dir)
-	if err != nil || file == "" {
-		return nil, err
-	}
-	tree, warnings, err := decode(file, data, distrusted)
+	tree, warnings, err := decode(f.path, f.data, distrusted)
 	if err != nil {
 		return nil, err
 	}
-	s.Files = append(s.Files, file)
+	s.Files = append(s.Files, f.path)
 	s.Warnings = append(s.Warnings, warnings...)
 	return tree, nil
 }
