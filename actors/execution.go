@@ -122,6 +122,7 @@ func (s *session) beginExchange() {
 			case <-ctx.Done():
 			}
 		}
+		defer s.begins.enter(ctx)()
 		ctx, over := trace(ctx)
 		ex, err := s.prepare.Prepare(ctx, q)
 		over(err)

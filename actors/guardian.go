@@ -201,7 +201,7 @@ func (g *guardian) start(me *Self) {
 	g.plugins = me.Spawn(newPlugins(g.config.Plugins, usualPace, tell))
 	ofPlugins := g.plugins
 	g.deps = sessionDeps{
-		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{},
+		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{}, begins: newTurnstile(),
 		publish: tell, count: count, traces: g.config.Traces,
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },

@@ -50,6 +50,7 @@ type Runtime struct {
 	system *actor.ActorSystem
 	log    *slog.Logger
 	failed func() // called when an actor fails on a message; nil is nobody
+	crew   *crew
 
 	mu   sync.Mutex // guards live
 	live map[*Ref]bool
@@ -60,12 +61,15 @@ func NewRuntime(log *slog.Logger) *Runtime {
 	system := actor.NewActorSystem(
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }),
 	)
-	return &Runtime{system: system, log: log, live: map[*Ref]bool{}}
+	return &Runtime{system: system, log: log, crew: newCrew(), live: map[*Ref]bool{}}
 }
 
 // Shutdown releases what the system itself holds. The actors must have been
 // stopped before; calling it twice panics.
-func (r *Runtime) Shutdown() { r.system.Shutdown() }
+func (r *Runtime) Shutdown() {
+	r.system.Shutdown()
+	r.crew.close()
+}
 
 // Spawn starts an actor that nobody supervises but the runtime.
 func (r *Runtime) Spawn(make func() Actor) *Ref {
@@ -82,6 +86,7 @@ func (r *Runtime) spawn(spawn func(*actor.Props) *actor.PID, make func() Actor) 
 			ref.vitals.mailbox.Store(&box)
 			return m
 		}),
+		actor.WithDispatcher(r.crew),
 		actor.WithSupervisor(actor.NewOneForOneStrategy(restarts, restartsWithin, actor.DefaultDecider)))
 	ref.pid.Store(spawn(props))
 	return ref
