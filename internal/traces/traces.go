@@ -17,10 +17,12 @@ package traces
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -47,6 +49,7 @@ type Traces struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 	out      *exporter
+	closed   sync.Once
 }
 
 // Start begins to trace if the environment of this process asks for it, and
@@ -74,9 +77,12 @@ func Start(version string, log *slog.Logger) *Traces {
 
 // Close sends what waits and ends everything; spans that end later are lost.
 func (t *Traces) Close() {
-	if t == nil {
-		return
+	if t != nil {
+		t.closed.Do(t.close)
 	}
+}
+
+func (t *Traces) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushLimit)
 	defer cancel()
 	t.out.hurry(time.Now().Add(flushLimit))
@@ -102,26 +108,31 @@ func describe(version string) *resource.Resource {
 	return r
 }
 
-// batching takes the sizes of the queue from the environment, as the SDK does,
-// which would run round in circles or fail with some that make no sense.
+// batching takes the sizes of the queue from the environment. The SDK does so too,
+// and runs round in circles or fails with some that make no sense.
 func batching(lookup func(string) string, log *slog.Logger) []sdktrace.BatchSpanProcessorOption {
-	var options []sdktrace.BatchSpanProcessorOption
-	for _, v := range []struct {
-		name  string
-		usual sdktrace.BatchSpanProcessorOption
-	}{
-		{"OTEL_BSP_MAX_QUEUE_SIZE", sdktrace.WithMaxQueueSize(sdktrace.DefaultMaxQueueSize)},
-		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", sdktrace.WithMaxExportBatchSize(sdktrace.DefaultMaxExportBatchSize)},
-		{"OTEL_BSP_SCHEDULE_DELAY", sdktrace.WithBatchTimeout(sdktrace.DefaultScheduleDelay * time.Millisecond)},
-		{"OTEL_BSP_EXPORT_TIMEOUT", sdktrace.WithExportTimeout(sdktrace.DefaultExportTimeout * time.Millisecond)},
-	} {
-		text := lookup(v.name)
-		if n, err := strconv.Atoi(text); text != "" && (err != nil || n < 1 || n > maxBatching) {
-			log.Warn("traces: expected a whole number from 1 to "+strconv.Itoa(maxBatching)+"; the usual one is taken", "variable", v.name)
-			options = append(options, v.usual)
+	number := func(name string, usual int) int {
+		text := strings.TrimSpace(lookup(name))
+		if text == "" {
+			return usual
 		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > maxBatching {
+			log.Warn(fmt.Sprintf("traces: expected a whole number from 1 to %d; %d is taken", maxBatching, usual), "variable", name)
+			return usual
+		}
+		return n
 	}
-	return options
+	ms := func(name string, usual int) time.Duration {
+		return time.Duration(number(name, usual)) * time.Millisecond
+	}
+	queue := number("OTEL_BSP_MAX_QUEUE_SIZE", sdktrace.DefaultMaxQueueSize)
+	return []sdktrace.BatchSpanProcessorOption{
+		sdktrace.WithMaxQueueSize(queue),
+		sdktrace.WithMaxExportBatchSize(min(queue, number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", sdktrace.DefaultMaxExportBatchSize))),
+		sdktrace.WithBatchTimeout(ms("OTEL_BSP_SCHEDULE_DELAY", sdktrace.DefaultScheduleDelay)),
+		sdktrace.WithExportTimeout(ms("OTEL_BSP_EXPORT_TIMEOUT", sdktrace.DefaultExportTimeout)),
+	}
 }
 
 // maxBatching keeps a slip of the finger from taking all memory: the queue is
