@@ -183,12 +183,25 @@ func shots(scenario string, of func(oneshot) float64) func(*samples, int) (float
 
 func shotsOf(s *samples, name, scenario string, of func(oneshot) float64) (float64, bool) {
 	var all []float64
-	for _, o := range s.oneshot {
-		if o.Peer == name && o.Scenario == scenario && o.Run >= 0 && o.Exit == 0 {
-			all = append(all, of(o))
-		}
+	for _, o := range s.counted(name, scenario) {
+		all = append(all, of(o))
 	}
 	return median(all)
+}
+
+// counted are the runs of an agent that count: those that ended well, and of
+// codework none when one did not.
+func (s *samples) counted(name, scenario string) (out []oneshot) {
+	for _, o := range s.oneshot {
+		switch {
+		case o.Peer != name || o.Scenario != scenario || o.Run < 0:
+		case o.Exit == 0:
+			out = append(out, o)
+		case name == agents[0].shot || name == warm:
+			return nil
+		}
+	}
+	return out
 }
 
 // warmly is codework's value in runs that found a home process, with what that
@@ -220,10 +233,8 @@ func gaps(s *samples, agent int) (float64, bool) { return gapsOf(s, agents[agent
 
 func gapsOf(s *samples, name string) (float64, bool) {
 	var all []float64
-	for _, o := range s.oneshot {
-		if o.Peer == name && o.Scenario == toolCalls && o.Run >= 0 && o.Exit == 0 {
-			all = append(all, o.GapsMs...)
-		}
+	for _, o := range s.counted(name, toolCalls) {
+		all = append(all, o.GapsMs...)
 	}
 	return median(all)
 }

@@ -109,6 +109,7 @@ func TestWhatIsAboveItsLimitIsMissed(t *testing.T) {
 		{"one short answer, cold: wall", "oneshot.jsonl", `"wall_s":0.1,`, `"wall_s":0.11,`, "0.55 × codex | **missed**"},
 		{"one short answer, cold, CPU, home process included", "home.jsonl", `"cpu_s":0.04`, `"cpu_s":0.08`, "0.2 × codex | **missed**"},
 		{"harness time per tool turn, p50", "oneshot.jsonl", `[1,5,30]`, `[1,6,30]`, "6.00 ms | **missed**"},
+		{"--version", "oneshot.jsonl", `"run":0,"exit":0,"wall_s":0.015`, `"run":0,"exit":0,"wall_s":0.015}` + "\n" + `{"peer":"codework","scenario":"version","run":1,"exit":2`, "– | **not measured**"},
 		{"200 sessions prompted at once: wall", "load.jsonl", `"wall_s":2.2`, `"wall_s":3`, "1.5 × floor | **missed**"},
 		{"200 sessions prompted at once, sessions failed or short", "load.jsonl", `"wall_s":5`, `"short":1,"wall_s":5`, "1 | **missed**"},
 		{"200 sessions prompted at once, memory above idle per session", "load.jsonl", `"rss_end_mb":49`, `"rss_end_mb":50`, "154 KB | **missed**"},
