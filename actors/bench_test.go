@@ -71,8 +71,9 @@ func TestTheCostOfATurnDoesNotGrowWithItsHistory(t *testing.T) {
 
 // BenchmarkEventPath is the way of a delta from the provider to a client that
 // is connected inside the process.
-func BenchmarkEventPath(b *testing.B) {
-	r := newRig(b)
+func BenchmarkEventPath(b *testing.B) { eventPath(b, newRig(b)) }
+
+func eventPath(b *testing.B, r *rig) {
 	c := r.dial(b, false)
 	s, err := c.Stream(context.Background(), contract.EventSubscribe, object{})
 	if err != nil {
