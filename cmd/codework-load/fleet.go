@@ -151,6 +151,11 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	rep.CreateSeconds = time.Since(began).Seconds()
 	created, _ := f.usage()
 
+	unflood, err := f.flood(ctx)
+	if err != nil {
+		return nil, err
+	}
+
 	began = time.Now()
 	ownBefore := ownCPU()
 	f.schedule(ctx, began)
@@ -167,6 +172,7 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	slow.Wait()
 	ended, _ := f.usage()
 	rep.LoadCPU = ownCPU() - ownBefore
+	unflood()
 
 	// The check is no part of what is measured.
 	for _, s := range f.sessions {
@@ -407,7 +413,7 @@ func (f *fleet) leftovers(ctx context.Context) {
 	}
 	late := time.Now().Add(leftLimit)
 	for {
-		left := commandsBelow(f.pid, "sleep")
+		left := append(commandsBelow(f.pid, "sleep"), commandsBelow(f.pid, "yes")...)
 		if len(left) == 0 {
 			return
 		}

@@ -70,6 +70,10 @@ func (r *report) charts() []plot.Chart {
 		add("delta, floor", r.Floor.Delta)
 		add("first, floor", r.Floor.First)
 	}
+	if r.Alone != nil {
+		add("delta, alone", r.Alone.Delta)
+		add("admitted, alone", r.Alone.Admitted)
+	}
 	over := func(title, label string, series ...plot.Series) plot.Chart {
 		return plot.Chart{Title: title, X: plot.Axis{Label: "seconds", Zero: true}, Y: plot.Axis{Label: label, Zero: true}, Series: series}
 	}

@@ -163,7 +163,7 @@ func startModel(addr string) (*mockmodel.Server, error) {
 
 // good tells whether nothing was lost, failed or missed.
 func (r *report) good() bool {
-	return r.failed() == 0 && !r.Faults.any() && len(r.Missed) == 0
+	return r.failed() == 0 && !r.Faults.any() && len(r.Missed) == 0 && (r.Alone == nil || r.Alone.good())
 }
 
 // say prints a report.
@@ -179,7 +179,7 @@ func (j *job) say(r *report) error {
 	return err
 }
 
-// one measures one plan, the floor first.
+// one measures one plan, behind the floor and the same without flooders.
 func (j *job) one(ctx context.Context, p plan) (*report, error) {
 	var floor *report
 	var err error
@@ -188,7 +188,27 @@ func (j *job) one(ctx context.Context, p plan) (*report, error) {
 			return nil, err
 		}
 	}
+	var alone *report
+	if p.beside != nil {
+		before := p
+		before.beside = nil
+		if alone, err = j.measure(ctx, before, func(s string) { j.progress("alone, " + s) }); err != nil {
+			return nil, err
+		}
+	}
+	r, err := j.measure(ctx, p, j.progress)
+	if err != nil {
+		return nil, err
+	}
+	r.Floor, r.Alone = floor, alone
+	r.Missed = check(j.thresholds, r.metrics())
+	return r, nil
+}
+
+// measure measures one plan, by a server of its own or the one that is named.
+func (j *job) measure(ctx context.Context, p plan, progress func(string)) (*report, error) {
 	f := &fleet{plan: p}
+	var err error
 	var own *program
 	if j.server == "" {
 		if own, err = startProgram(ctx, j.program, j.modelURL); err != nil {
@@ -202,7 +222,7 @@ func (j *job) one(ctx context.Context, p plan) (*report, error) {
 		}
 		f.address = address{j.server, j.token}
 	}
-	r, err := f.run(ctx, j.progress)
+	r, err := f.run(ctx, progress)
 	if own != nil {
 		select {
 		case <-own.ended:
@@ -224,8 +244,6 @@ func (j *job) one(ctx context.Context, p plan) (*report, error) {
 			r.Failures["model: "+string(v.Rule)+": "+v.Reason]++
 		}
 	}
-	r.Floor = floor
-	r.Missed = check(j.thresholds, r.metrics())
 	return r, nil
 }
 

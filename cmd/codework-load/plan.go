@@ -29,6 +29,8 @@ type plan struct {
 	dir         string             // where the sessions work; "" is the server's choice
 	model       *messages.ModelRef // nil: the server's
 	ownServer   bool
+	beside      []string // flooders that run all the time
+	besides     int      // of each
 }
 
 // errHelp means that the usage was asked for and printed.
@@ -44,7 +46,7 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	j := &job{}
 	f := flag.NewFlagSet("codework-load", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	var name, connections, curve, model, stored, entries, resting string
+	var name, connections, curve, model, stored, entries, resting, beside string
 	f.StringVar(&name, "scenario", "stream", "what the sessions do: `NAME`, NAME=WEIGHT,… or a marker such as text:50:20")
 	f.IntVar(&j.sessions, "sessions", 50, "`number` of sessions")
 	f.StringVar(&connections, "connections", "1", "`number` of connections they share, or each; a curve takes a list")
@@ -61,6 +63,8 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	f.StringVar(&j.modelURL, "model-url", "", "base `URL` of another model that speaks Chat Completions, instead of the scripted one")
 	f.StringVar(&j.dir, "dir", "", "`folder` on a running server's host where the sessions work")
 	f.BoolVar(&j.floor, "floor", false, "measure the same prompts straight to the model first, and compare")
+	f.StringVar(&beside, "beside", "", "measure once more with these `names` of flooders at work beside it, and compare")
+	f.IntVar(&j.besides, "besides", 1, "`number` of each of them")
 	f.StringVar(&curve, "curve", "", "measure growing `numbers` of sessions (1,10,50), each with a server of its own")
 	f.StringVar(&stored, "stored", "", "instead of load: measure list, search and opening with `numbers` of stored sessions (1000,10000)")
 	f.StringVar(&entries, "entries", "", "instead of load: measure opening, history and turns of a session with `numbers` of entries")
@@ -114,6 +118,11 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 			return nil, fmt.Errorf("--%s: %w", l.flag, err)
 		}
 	}
+	if beside != "" {
+		if j.beside, err = parseBeside(beside); err != nil {
+			return nil, fmt.Errorf("--beside: %w", err)
+		}
+	}
 	if err := j.check(); err != nil {
 		return nil, err
 	}
@@ -152,6 +161,10 @@ func (j *job) check() error {
 		return errors.New("--dir is for --server")
 	case j.server != "" && j.program != "":
 		return errors.New("--codework goes without --server")
+	case j.besides < 1:
+		return errors.New("--besides: expected 1 or more")
+	case j.beside != nil && j.modelURL != "":
+		return errors.New("--beside needs the scripted model, and so goes without --model-url")
 	case j.modelURL != "" && j.modelAddr != "":
 		return errors.New("--model-url goes without --model-addr")
 	}
@@ -167,9 +180,14 @@ func usageText(w io.Writer, f *flag.FlagSet) {
 		}
 		fmt.Fprintf(w, "  %-10s %s\n", name, about)
 	}
+	fmt.Fprint(w, "\nBeside them, for the whole time:\n")
+	for _, name := range flooderNames() {
+		fmt.Fprintf(w, "  %-10s %s\n", name, flooders[name].about)
+	}
 	fmt.Fprint(w, "\nMetrics: create, admitted, first, delta, turn, interrupt, total with .p50 .p90 .p99 .max;\n"+
 		"wall, ready, cpu, cpu.event, memory.idle .end .peak .session, events.rate, turns.rate, failures;\n"+
-		"with --floor each as METRIC/floor (ratio) and METRIC-floor (difference).\n"+
+		"with --floor each as METRIC/floor (ratio) and METRIC-floor (difference),\n"+
+		"with --beside as METRIC/alone and METRIC-alone.\n"+
 		"With --stored: list, middle, folder, search, common, nothing, open, cli, cli.search, cli.all;\n"+
 		"with --entries: open, cold, cold.few, end, middle, turn, turn.few, each with .p50 .p90 .p99 .max;\n"+
 		"with --idle: memory.empty, and above that memory.made .restarted, cpu.made .restarted\n\nFlags:\n")

@@ -46,6 +46,9 @@ type report struct {
 	LoadCPU  float64       `json:"loadCPUSeconds"` // of this program, its model included
 	Timeline []moment      `json:"timeline,omitempty"`
 	Floor    *report       `json:"floor,omitempty"`
+	Beside   []string      `json:"beside,omitempty"` // flooders that ran all the time
+	Besides  int           `json:"besides,omitempty"`
+	Alone    *report       `json:"alone,omitempty"` // the same without them
 }
 
 // machine is where it was measured.
@@ -70,7 +73,10 @@ type serverReport struct {
 }
 
 func (p plan) report(driver string) *report {
-	return &report{Driver: driver, Scenario: p.scenario.name, Sessions: p.sessions, Connections: p.connections, Seed: p.seed, Rate: p.rate, Began: time.Now(),
+	if p.beside == nil {
+		p.besides = 0
+	}
+	return &report{Driver: driver, Beside: p.beside, Besides: p.besides, Scenario: p.scenario.name, Sessions: p.sessions, Connections: p.connections, Seed: p.seed, Rate: p.rate, Began: time.Now(),
 		Machine: machine{runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), loadAverage()}}
 }
 
@@ -133,16 +139,18 @@ func (r *report) metrics() map[string]float64 {
 		m["memory.idle"], m["memory.end"], m["memory.peak"] = float64(s.Idle.Memory), float64(s.End.Memory), float64(s.Peak)
 		m["memory.session"] = float64(s.PerSession)
 	}
-	if r.Floor != nil {
-		for name, floor := range r.Floor.metrics() {
-			v, ok := m[name]
-			if !ok || floor == 0 {
-				continue
+	compared := maps.Clone(m)
+	for what, other := range map[string]*report{"floor": r.Floor, "alone": r.Alone} {
+		if other == nil {
+			continue
+		}
+		for name, base := range other.metrics() {
+			if v, ok := m[name]; ok && base != 0 {
+				compared[name+"/"+what], compared[name+"-"+what] = v/base, v-base
 			}
-			m[name+"/floor"], m[name+"-floor"] = v/floor, v-floor
 		}
 	}
-	return m
+	return compared
 }
 
 // print writes the report as a table for people.
@@ -150,13 +158,26 @@ func (r *report) print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s, %s, seed %d, load average %.1f on %d processors\n",
 		r.Scenario, plural(r.Sessions, "session"), connectionsText(r.Connections), r.Seed, r.Machine.Load, r.Machine.CPUs)
+	if r.Alone != nil {
+		fmt.Fprintf(&b, "beside %d × %s\n", r.Besides, strings.Join(r.Beside, ", "))
+	}
 	t := latencyTable(&b)
 	for _, row := range r.rows() {
 		latencyRow(t, row.name, row.q)
-		if f := r.Floor; f != nil {
-			for _, under := range f.rows() {
-				if under.name == row.name {
-					latencyRow(t, "floor", under.q)
+		for _, other := range []struct {
+			name string
+			r    *report
+		}{{"floor", r.Floor}, {"alone", r.Alone}} {
+			if other.r == nil {
+				continue
+			}
+			for _, under := range other.r.rows() {
+				if under.name != row.name {
+					continue
+				}
+				latencyRow(t, other.name, under.q)
+				if other.r == r.Alone && row.q.N > 0 && under.q.N > 0 {
+					fmt.Fprintf(t, "times that\t\t%s\t%s\t%s\t%s\t\n", times(row.q.P50, under.q.P50), times(row.q.P90, under.q.P90), times(row.q.P99, under.q.P99), times(row.q.Max, under.q.Max))
 				}
 			}
 		}
@@ -182,6 +203,9 @@ func (r *report) print(w io.Writer) error {
 	for _, k := range slices.Sorted(maps.Keys(r.Failures)) {
 		fmt.Fprintf(&b, "  %d × %s\n", r.Failures[k], k)
 	}
+	if a := r.Alone; a != nil && !a.good() {
+		fmt.Fprintf(&b, "alone: lost or doubled %v, failures %v\n", a.Faults, a.Failures)
+	}
 	for _, m := range r.Missed {
 		fmt.Fprintf(&b, "missed: %s\n", m)
 	}
@@ -200,6 +224,14 @@ func latencyRow(t *tabwriter.Writer, name string, q quantiles) {
 	if q.N > 0 {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t\n", name, q.N, short(q.P50), short(q.P90), short(q.P99), short(q.Max))
 	}
+}
+
+// times is how often a fits into b.
+func times(a, b time.Duration) string {
+	if b == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", float64(a)/float64(b))
 }
 
 func plural(n int, what string) string {
