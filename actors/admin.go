@@ -160,7 +160,7 @@ func (g *guardian) fork(me *Self, m messages.Fork) {
 
 // forkOf writes the new session and tells readers of it, before anybody can
 // prompt it.
-func forkOf(ctx context.Context, st Store, publish func([]messages.Event), boxes *shelf, m messages.Fork) (messages.SessionInfo, error) {
+func forkOf(ctx context.Context, st Store, publish func([]*published), boxes *shelf, m messages.Fork) (messages.SessionInfo, error) {
 	led, snap, err := readLedger(ctx, st, m.SessionID)
 	if err != nil {
 		return messages.SessionInfo{}, err
@@ -198,7 +198,7 @@ func forkOf(ctx context.Context, st Store, publish func([]messages.Event), boxes
 	if err := commit(ctx, st, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: events}); err != nil {
 		return messages.SessionInfo{}, err
 	}
-	publish(events)
+	publish(announce(events...))
 	return infoOf(rec, boxes), nil
 }
 

@@ -66,7 +66,7 @@ type (
 	}
 	streamed struct {
 		turn uint64
-		ev   messages.StreamEvent
+		from *handover
 	}
 	retryDue struct{ turn uint64 }
 )
@@ -148,8 +148,11 @@ func (s *session) onExecution(m any) {
 			s.onPrepared(m)
 		}
 	case streamed:
-		if m.turn == x.turn && s.phase == busy {
-			s.onStream(m.ev)
+		for _, ev := range m.from.take() {
+			if s.exec != x || m.turn != x.turn || s.phase != busy {
+				break
+			}
+			s.onStream(ev)
 		}
 	case retryDue:
 		if m.turn == x.turn && s.phase == busy {
@@ -243,7 +246,9 @@ func (s *session) send() {
 		Options: x.ex.Options, Blob: s.store.Blob, Cache: s.cache,
 	}
 	turn, tell := x.turn, s.me.Later()
-	x.ex.Streamer.Stream(s.trace.Request(x.ctx, req, x.attempt), req, func(ev messages.StreamEvent) { tell(streamed{turn, ev}) })
+	h := &handover{ctx: x.ctx}
+	h.tell = func() { tell(streamed{turn, h}) }
+	x.ex.Streamer.Stream(s.trace.Request(x.ctx, req, x.attempt), req, h.put)
 }
 
 // showsImage tells whether there is an image in a message or in the results of

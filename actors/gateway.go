@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"time"
 
 	"codework/messages"
@@ -250,6 +251,8 @@ func failCall(c *effectrpc.Call, err error) {
 // that happens later is missed.
 func (g *gateway) subscribe(me *Self, c *effectrpc.Call, q messages.Subscribe) {
 	sub := newSubscription(q.SessionID)
+	sub.after = maps.Clone(q.After)
+	maps.DeleteFunc(sub.after, func(id string, _ int64) bool { return q.SessionID != "" && q.SessionID != id })
 	hub, store := g.hub, g.system.config.Store
 	registered := hub.request(subscribe{sub})
 	context.AfterFunc(c.Context(), func() { hub.Tell(unsubscribe{sub}) })
@@ -258,7 +261,7 @@ func (g *gateway) subscribe(me *Self, c *effectrpc.Call, q messages.Subscribe) {
 			failCall(c, err)
 			return nil
 		}
-		r := newReader(sub, store, q)
+		r := newReader(sub, hub, store)
 		c.Stream(func(ctx context.Context, most effectrpc.Batch) ([]json.RawMessage, error) {
 			values, err := r.next(ctx, most.Values)
 			return values, streamError(err)

@@ -554,16 +554,15 @@ func TestASubscriberThatDoesNotReadIsToldSo(t *testing.T) {
 	a := r.model.next(t)
 	a.start()
 	const n = subscriberQueue + 500
-	a.emit(messages.StreamEvent{Kind: messages.StreamTextStart})
 	for i := range n {
-		a.emit(messages.StreamEvent{Kind: messages.StreamTextDelta, Delta: "x"})
+		a.emit(messages.StreamEvent{Kind: messages.StreamTextStart, Index: i}) // what cannot be joined
 		if i%100 == 99 { // the good reader keeps up
 			for range 100 {
-				untilType(t, evs, messages.EventLLMTextDelta)
+				untilType(t, evs, messages.EventLLMTextStart)
 			}
 		}
 	}
-	a.done(messages.StopStop, messages.Part{Type: messages.PartText, Text: strings.Repeat("x", n)})
+	a.done(messages.StopStop, messages.Part{Type: messages.PartText, Text: "x"})
 	untilType(t, evs, messages.EventExecutionSucceeded)
 	// Now it acknowledges: what was queued comes, then the reason.
 	got := make(chan string, 1)
@@ -592,7 +591,7 @@ func TestASubscriberThatDoesNotReadIsToldSo(t *testing.T) {
 			if !strings.Contains(s, `"capacity":4096`) {
 				t.Errorf("it ends with %.300s", s[max(0, len(s)-300):])
 			}
-			if n := strings.Count(s, `"session.llm.text.delta"`); n < subscriberQueue-100 {
+			if n := strings.Count(s, `"session.llm.text.start"`); n < subscriberQueue-100 {
 				t.Errorf("only %d queued events came first", n)
 			}
 			return

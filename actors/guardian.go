@@ -192,17 +192,17 @@ func (g *guardian) start(me *Self) {
 	g.places = places{registry: g.registry, shelf: g.boxes.shelf, settings: g.boxes.settings, dir: g.config.Dir}
 	self := me.Ref()
 	hub, registry := g.hub, g.registry
-	tell := func(events []messages.Event) {
-		for i := range events {
-			count.Event(events[i].Type)
+	tell := func(events []*published) {
+		for _, e := range events {
+			count.Event(e.Type)
 		}
 		hub.Tell(publish{events})
 	}
-	g.plugins = me.Spawn(newPlugins(g.config.Plugins, usualPace, tell))
+	g.plugins = me.Spawn(newPlugins(g.config.Plugins, usualPace, func(events []messages.Event) { tell(announce(events...)) }))
 	ofPlugins := g.plugins
 	g.deps = sessionDeps{
 		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{}, begins: newTurnstile(),
-		publish: tell, count: count, traces: g.config.Traces,
+		publish: tell, inHub: hub.Tell, count: count, traces: g.config.Traces,
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },
 		rests:   func(id string, yes bool) { self.Tell(restSession{id, yes}) },

@@ -15,9 +15,15 @@ import (
 	"codework/protocol/contract"
 )
 
-// subscriberQueue is how many events wait for one reader. A reader that lets
-// more come is cut off; the number is the contract's.
-const subscriberQueue = 4096
+const (
+	// subscriberQueue is how many events wait for one reader. A reader that
+	// lets more come is cut off; the number is the contract's.
+	subscriberQueue = 4096
+	// subscriberJoined is how much text waits for one reader in events that
+	// others were joined to: seconds of what the fastest models write, and what
+	// a reader that does not read costs beside its events.
+	subscriberJoined = 4 << 20
+)
 
 // hub hands events to subscribers in the order in which sessions publish them.
 // It never waits for a reader.
@@ -25,22 +31,39 @@ const subscriberQueue = 4096
 // An event costs what its own readers cost: a thousand clients that each follow
 // one session are not looked through for every piece of text.
 type hub struct {
-	subs  map[*subscription]bool
-	of    map[string]map[*subscription]bool // the same by session; "" for all
-	count *metrics.Metrics                  // nil counts nothing
+	subs      map[*subscription]bool
+	of        map[string]map[*subscription]bool // the same by session; "" for all
+	standings map[string]standing               // of sessions in memory
+	count     *metrics.Metrics                  // nil counts nothing
 }
+
+// standing is how far the readers of a session are: from is the last durable event
+// that its log had when it was opened, told the last one that was published.
+type standing struct{ from, told int64 }
 
 type (
 	// lastEvents ends all subscriptions behind what they still hold; the answer
 	// are those that were there.
-	lastEvents  struct{}
-	publish     struct{ events []messages.Event }
-	subscribe   struct{ sub *subscription }
+	lastEvents struct{}
+	publish    struct{ events []*published }
+	subscribe  struct{ sub *subscription }
+	// opened tells that a session was read from its log up to seq: what follows
+	// will be published.
+	opened struct {
+		session string
+		seq     int64
+	}
+	// closed tells that a session publishes nothing more.
+	closed struct{ session string }
+	// beginning asks for the position from which on everything of a session is
+	// published. The answer is an int64, or nil when it is not in memory: then
+	// all that can be in its log now was there before.
+	beginning   struct{ session string }
 	unsubscribe struct{ sub *subscription }
 )
 
 func newHub(count *metrics.Metrics) Actor {
-	return &hub{map[*subscription]bool{}, map[string]map[*subscription]bool{}, count}
+	return &hub{map[*subscription]bool{}, map[string]map[*subscription]bool{}, map[string]standing{}, count}
 }
 
 func (h *hub) add(s *subscription) {
@@ -71,19 +94,35 @@ func (h *hub) offer(p *published, subs map[*subscription]bool) {
 func (h *hub) Receive(me *Self, m any) {
 	switch m := m.(type) {
 	case publish:
-		if len(h.subs) == 0 {
-			return
-		}
-		for _, e := range m.events {
-			p := &published{Event: e}
+		for _, p := range m.events {
+			p.take()
+			if p.Durable() {
+				h.tell(p.Session, p.Seq)
+			}
 			h.offer(p, h.of[""])
-			if e.Session != "" {
-				h.offer(p, h.of[e.Session])
+			if p.Session != "" {
+				h.offer(p, h.of[p.Session])
 			}
 		}
 	case subscribe:
+		m.sub.told = map[string]int64{}
+		for id := range m.sub.after {
+			if at, ok := h.standings[id]; ok {
+				m.sub.told[id] = at.told
+			}
+		}
 		h.add(m.sub)
 		me.Answer(nil, nil)
+	case opened:
+		h.standings[m.session] = standing{m.seq, m.seq}
+	case closed:
+		delete(h.standings, m.session)
+	case beginning:
+		if at, ok := h.standings[m.session]; ok {
+			me.Answer(at.from, nil)
+		} else {
+			me.Answer(nil, nil)
+		}
 	case unsubscribe:
 		h.remove(m.sub)
 		m.sub.end(io.EOF)
@@ -102,29 +141,33 @@ func (h *hub) Receive(me *Self, m any) {
 	}
 }
 
-// published is an event with its JSON, made once for all subscribers.
-type published struct {
-	messages.Event
-	once sync.Once
-	json json.RawMessage
-	err  error
+// tell takes note of a durable event that is published.
+func (h *hub) tell(session string, seq int64) {
+	at, ok := h.standings[session]
+	if !ok {
+		at.from = seq - 1
+	}
+	at.told = seq
+	h.standings[session] = at
 }
 
-func (p *published) envelope() (json.RawMessage, error) {
-	p.once.Do(func() { p.json, p.err = contract.EncodeEvent(p.Event) })
-	return p.json, p.err
-}
-
-// subscription is one reader's queue.
+// subscription is one reader's queue. Pieces that wait in it behind each other
+// in their session become one, so that a reader is cut off for what it does not
+// read, not for how finely a model cuts its words.
 type subscription struct {
-	session string // "" for all
+	session string           // "" for all
+	after   map[string]int64 // positions of sessions behind which the reader goes on
+	told    map[string]int64 // of those in memory: the last event published before it came; set by the hub
 
-	mu    sync.Mutex // guards what follows
-	queue []*published
-	err   error         // ends the subscription once the queue is empty
-	over  bool          // the reader has been told of the end
-	done  chan struct{} // closed then
-	wake  chan struct{} // holds one: the queue or err changed
+	mu     sync.Mutex // guards what follows
+	queue  []*published
+	head   uint64            // number of the event at queue[0]
+	pieces map[string]uint64 // numbers of the events that are their session's newest, and pieces
+	joined int               // bytes of text that were joined to others
+	err    error             // ends the subscription once the queue is empty
+	over   bool              // the reader has been told of the end
+	done   chan struct{}     // closed then
+	wake   chan struct{}     // holds one: the queue or err changed
 }
 
 func newSubscription(session string) *subscription {
@@ -138,13 +181,77 @@ func (s *subscription) offer(p *published) bool {
 	if s.err != nil {
 		return false
 	}
+	if s.join(p) {
+		return true
+	}
 	if len(s.queue) >= subscriberQueue {
 		s.err = &messages.SubscriptionOverflow{Capacity: subscriberQueue}
 		return false
 	}
+	if p.Piece != nil {
+		if s.pieces == nil {
+			s.pieces = map[string]uint64{}
+		}
+		s.pieces[p.Session] = s.head + uint64(len(s.queue))
+	} else {
+		delete(s.pieces, p.Session)
+	}
 	s.queue = append(s.queue, p)
 	s.signal()
 	return true
+}
+
+// join makes a piece part of the one before it, if that still waits. What
+// others share is not touched: the reader gets its own.
+func (s *subscription) join(p *published) bool {
+	if p.Piece == nil || s.joined+len(p.Piece.Text) > subscriberJoined {
+		return false
+	}
+	n, ok := s.pieces[p.Session]
+	if !ok {
+		return false
+	}
+	last := s.queue[n-s.head]
+	if !last.private {
+		if !joinable(&last.Event, &p.Event) {
+			return false
+		}
+		last = &published{Event: last.Event, private: true}
+	}
+	if !last.join(&p.Event) {
+		return false
+	}
+	s.queue[n-s.head] = last
+	s.joined += len(p.Piece.Text)
+	return true
+}
+
+// pop takes up to n events that are size bytes at most, one at least.
+func (s *subscription) pop(n, size int) []*published {
+	n = min(n, len(s.queue))
+	took := 0
+	for took < n {
+		p := s.queue[took]
+		if s.pieces[p.Session] == s.head+uint64(took) {
+			delete(s.pieces, p.Session)
+		}
+		if p.private && p.Piece.CallID == "" {
+			first := len(p.Piece.Text)
+			p.take()
+			s.joined -= len(p.Piece.Text) - first
+		}
+		took++
+		if size -= len(p.Data); size <= 0 {
+			break
+		}
+	}
+	batch := slices.Clone(s.queue[:took])
+	clear(s.queue[:took])
+	s.queue, s.head = s.queue[took:], s.head+uint64(took)
+	if len(s.queue) == 0 {
+		s.queue = nil
+	}
+	return batch
 }
 
 // end stops the subscription after what is queued.
@@ -164,19 +271,16 @@ func (s *subscription) signal() {
 	}
 }
 
+// nextBytes is about how much next returns at most: one frame of the wire.
+const nextBytes = 1 << 20
+
 // next returns up to n queued events, waiting for the first, or why there are
 // no more.
 func (s *subscription) next(ctx context.Context, n int) ([]*published, error) {
 	for {
 		s.mu.Lock()
 		if len(s.queue) > 0 {
-			n = min(n, len(s.queue))
-			batch := append([]*published(nil), s.queue[:n]...)
-			clear(s.queue[:n])
-			s.queue = s.queue[n:]
-			if len(s.queue) == 0 {
-				s.queue = nil
-			}
+			batch := s.pop(n, nextBytes)
 			s.mu.Unlock()
 			return batch, nil
 		}
@@ -200,22 +304,27 @@ func (s *subscription) next(ctx context.Context, n int) ([]*published, error) {
 // reader gives a subscriber its events as JSON: first server.connected, then
 // the durable ones after the positions it named, then what is published, each
 // durable event once.
+//
+// What was published before the reader registered comes from the log, what was
+// published after it from the queue: were more taken from the log than that, the
+// live events between would come too late.
 type reader struct {
 	sub     *subscription
+	hub     *Ref
 	store   Store
 	after   map[string]int64 // last position handed out, per session
 	todo    []string         // sessions whose log is still to be replayed
 	checked bool             // the position in the first of them is in its log
+	late    []*published     // taken from the queue, still to be handed out
 	first   bool
 }
 
-func newReader(sub *subscription, store Store, q messages.Subscribe) *reader {
-	r := &reader{sub: sub, store: store, after: map[string]int64{}, first: true}
-	for id, seq := range q.After {
-		if q.SessionID == "" || q.SessionID == id {
-			r.after[id] = seq
-			r.todo = append(r.todo, id)
-		}
+// newReader makes the reader of a subscription that is registered.
+func newReader(sub *subscription, hub *Ref, store Store) *reader {
+	r := &reader{sub: sub, hub: hub, store: store, after: map[string]int64{}, first: true}
+	for id, seq := range sub.after {
+		r.after[id] = seq
+		r.todo = append(r.todo, id)
 	}
 	return r
 }
@@ -253,25 +362,42 @@ func (r *reader) next(ctx context.Context, most int) ([]json.RawMessage, error) 
 		return past, nil
 	}
 	for {
-		events, err := r.sub.next(ctx, most)
-		if err != nil {
-			return nil, err
-		}
-		var out []json.RawMessage
-		for _, p := range events {
-			if !r.wanted(p.Event) {
-				continue
+		if len(r.late) == 0 {
+			var err error
+			if r.late, err = r.sub.next(ctx, most); err != nil {
+				return nil, err
 			}
-			b, err := p.envelope()
-			if err != nil {
-				return out, err
-			}
-			out = append(out, b)
 		}
-		if len(out) > 0 {
-			return out, nil
+		out, err := r.present(ctx, most)
+		if len(out) > 0 || err != nil {
+			return out, err
 		}
 	}
+}
+
+// present gives what was taken from the queue, as far as it is new. What the
+// log has before a durable event, and nobody published, comes before it.
+func (r *reader) present(ctx context.Context, most int) (out []json.RawMessage, err error) {
+	for len(r.late) > 0 && len(out) < most {
+		p := r.late[0]
+		if at, replayed := r.after[p.Session]; replayed && p.Durable() && p.Seq > at+1 {
+			missed, err := r.read(ctx, p.Session, min(most-len(out), int(p.Seq-at-1)))
+			out = append(out, missed...)
+			if err != nil || len(missed) > 0 {
+				return out, err
+			}
+		}
+		r.late = r.late[1:]
+		if !r.wanted(p.Event) {
+			continue
+		}
+		b, err := p.envelope()
+		if err != nil {
+			return out, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
 }
 
 // wanted tells whether a published event is new to a reader that replayed the
@@ -307,7 +433,37 @@ func (r *reader) check(ctx context.Context, id string) error {
 	return err
 }
 
+// replay reads up to n events of a session's log, to where the queue begins.
 func (r *reader) replay(ctx context.Context, id string, n int) ([]json.RawMessage, error) {
+	if until, ok := r.sub.told[id]; ok {
+		return r.read(ctx, id, min(n, int(until-r.after[id])))
+	}
+	// The session was not in memory. If it has been opened meanwhile, what it
+	// appends may be on disk before it comes through the queue.
+	at := r.after[id]
+	out, err := r.read(ctx, id, n)
+	if err != nil || len(out) == 0 {
+		return out, err
+	}
+	from, err := r.hub.request(beginning{id})(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if from, ok := from.(int64); ok {
+		from = max(from, at)
+		r.sub.told[id] = from
+		if r.after[id] > from {
+			out, r.after[id] = out[:from-at], from
+		}
+	}
+	return out, nil
+}
+
+// read reads up to n events of a log behind the position that was handed out.
+func (r *reader) read(ctx context.Context, id string, n int) ([]json.RawMessage, error) {
+	if n <= 0 {
+		return nil, nil
+	}
 	var out []json.RawMessage
 	err := r.store.Events(ctx, id, r.after[id], n, func(e messages.Event) error {
 		b, err := contract.EncodeEvent(e)

@@ -24,14 +24,19 @@ func spawnHub(t testing.TB) *Ref {
 	return ref
 }
 
-func subscribeTo(t testing.TB, hub *Ref, session string) *subscription {
+func subscribeTo(t testing.TB, hub *Ref, session string, after ...map[string]int64) *subscription {
 	t.Helper()
 	sub := newSubscription(session)
+	for _, a := range after {
+		sub.after = a
+	}
 	if _, err := hub.request(subscribe{sub})(soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	return sub
 }
+
+func at(session string, seq int64) map[string]int64 { return map[string]int64{session: seq} }
 
 func event(session string, seq int64) messages.Event {
 	return messages.Event{ID: fmt.Sprintf("evt_%s_%d", session, seq), Type: messages.EventTurnEnded, Session: session, Seq: seq,
@@ -62,7 +67,7 @@ func TestSubscribersGetEventsInTheOrderOfPublishing(t *testing.T) {
 	for _, id := range []string{"ses_a", "ses_b", "ses_c"} {
 		publishers.Go(func() {
 			for seq := int64(1); seq <= n; seq += 2 {
-				hub.Tell(publish{[]messages.Event{event(id, seq), event(id, seq+1)}})
+				hub.Tell(publish{announce(event(id, seq), event(id, seq+1))})
 			}
 		})
 	}
@@ -86,7 +91,7 @@ func TestAReaderThatFallsBehindIsCutOffAndNobodyElse(t *testing.T) {
 	slow, good := subscribeTo(t, hub, ""), subscribeTo(t, hub, "")
 	const n = subscriberQueue + 100
 	for seq := int64(1); seq <= n; seq++ {
-		hub.Tell(publish{[]messages.Event{event("ses_a", seq)}})
+		hub.Tell(publish{announce(event("ses_a", seq))})
 		if seq%50 == 0 {
 			read(t, good, 50)
 		}
@@ -102,13 +107,13 @@ func TestAReaderThatFallsBehindIsCutOffAndNobodyElse(t *testing.T) {
 	if _, err := slow.next(soon(t), 1); !errors.As(err, &over) {
 		t.Errorf("and then with %v", err)
 	}
-	hub.Tell(publish{[]messages.Event{event("ses_a", n+1)}})
+	hub.Tell(publish{announce(event("ses_a", n+1))})
 	if e := read(t, good, 1+n%50); e[len(e)-1].Seq != n+1 {
 		t.Errorf("the good reader is at %d", e[len(e)-1].Seq)
 	}
 	// It may come again.
 	again := subscribeTo(t, hub, "")
-	hub.Tell(publish{[]messages.Event{event("ses_a", n+2)}})
+	hub.Tell(publish{announce(event("ses_a", n+2))})
 	if e := read(t, again, 1); e[0].Seq != n+2 {
 		t.Errorf("the new subscription begins with %d", e[0].Seq)
 	}
@@ -118,10 +123,10 @@ func TestExactlyTheCapacityIsNoOverflow(t *testing.T) {
 	hub := spawnHub(t)
 	sub := subscribeTo(t, hub, "")
 	for seq := int64(1); seq <= subscriberQueue; seq++ {
-		hub.Tell(publish{[]messages.Event{event("ses_a", seq)}})
+		hub.Tell(publish{announce(event("ses_a", seq))})
 	}
 	read(t, sub, subscriberQueue)
-	hub.Tell(publish{[]messages.Event{event("ses_a", subscriberQueue+1)}})
+	hub.Tell(publish{announce(event("ses_a", subscriberQueue+1))})
 	if e := read(t, sub, 1); e[0].Seq != subscriberQueue+1 {
 		t.Errorf("got %d", e[0].Seq)
 	}
@@ -130,9 +135,9 @@ func TestExactlyTheCapacityIsNoOverflow(t *testing.T) {
 func TestUnsubscribedReadersEndAfterWhatIsQueued(t *testing.T) {
 	hub := spawnHub(t)
 	sub := subscribeTo(t, hub, "")
-	hub.Tell(publish{[]messages.Event{event("ses_a", 1)}})
+	hub.Tell(publish{announce(event("ses_a", 1))})
 	hub.Tell(unsubscribe{sub})
-	hub.Tell(publish{[]messages.Event{event("ses_a", 2)}})
+	hub.Tell(publish{announce(event("ses_a", 2))})
 	if e := read(t, sub, 1); e[0].Seq != 1 {
 		t.Errorf("got %d", e[0].Seq)
 	}
@@ -237,7 +242,7 @@ func TestAReaderWithAPositionMissesNothingAndGetsNothingTwice(t *testing.T) {
 				events := l.append(min(1+rnd.IntN(20), total-int(l.seq)))
 				// A live event of before may come behind them.
 				live := messages.Event{ID: "evt_live", Type: messages.EventTurnStarted, Session: l.id, After: l.seq, Data: json.RawMessage(`{"timestamp":1,"sessionId":"` + l.id + `"}`)}
-				hub.Tell(publish{append(events, live)})
+				hub.Tell(publish{announce(append(events, live)...)})
 			}
 		})
 		own := rand.New(rand.NewPCG(uint64(round), 2))
@@ -247,8 +252,8 @@ func TestAReaderWithAPositionMissesNothingAndGetsNothingTwice(t *testing.T) {
 			if own.IntN(2) == 0 {
 				filter = l.id
 			}
-			sub := subscribeTo(t, hub, filter)
-			r := newReader(sub, l, messages.Subscribe{SessionID: filter, After: map[string]int64{l.id: after}})
+			sub := subscribeTo(t, hub, filter, at(l.id, after))
+			r := newReader(sub, hub, l)
 			seqs, types := positions(t, r, total)
 			if types[0] != messages.EventConnected {
 				t.Fatalf("the first event is %s", types[0])
@@ -264,31 +269,71 @@ func TestAReaderWithAPositionMissesNothingAndGetsNothingTwice(t *testing.T) {
 	}
 }
 
-func TestLiveEventsFromBeforeTheReplayedPositionAreLeftOut(t *testing.T) {
-	hub := spawnHub(t)
-	l := newLogged(t)
-	sub := subscribeTo(t, hub, "")
-	first := l.append(1)
-	live := func(after int64, id string) messages.Event {
-		return messages.Event{ID: id, Type: messages.EventLLMTextDelta, Session: l.id, After: after, Data: json.RawMessage(`{"sessionId":"` + l.id + `"}`)}
+// The log may be ahead of what readers were told. Whatever is published after
+// they came reaches them in its order, the live events too.
+func TestALogThatIsAheadHidesNoLiveEvents(t *testing.T) {
+	live := func(l *logged, after int64, id string) messages.Event {
+		return messages.Event{ID: id, Type: messages.EventTurnStarted, Session: l.id, After: after, Data: json.RawMessage(`{"sessionId":"` + l.id + `"}`)}
 	}
-	hub.Tell(publish{append(first, live(1, "old"))})
-	second := l.append(1)
-	hub.Tell(publish{append(second, live(2, "new"))})
-	r := newReader(sub, l, messages.Subscribe{After: map[string]int64{l.id: 0}})
-	var ids []string
-	for len(ids) < 4 {
-		batch, err := r.next(soon(t), 16)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, b := range batch {
-			e, _ := contract.DecodeEvent(b)
-			ids = append(ids, e.ID)
-		}
-	}
-	if want := []string{first[0].ID, second[0].ID, "new"}; !slices.Equal(ids[1:], want) {
-		t.Errorf("got %v, want %v", ids[1:], want)
+	for _, when := range []string{"in memory", "opened before the reader reads", "opened while the reader reads"} {
+		t.Run(when, func(t *testing.T) {
+			hub := spawnHub(t)
+			l := newLogged(t)
+			old := l.append(2)
+			if when == "in memory" {
+				hub.Tell(opened{l.id, 1})
+				hub.Tell(publish{announce(old[1:]...)})
+			}
+			sub := subscribeTo(t, hub, "", at(l.id, 0))
+			r := newReader(sub, hub, l)
+			if when == "opened while the reader reads" {
+				if _, err := r.next(soon(t), 1); err != nil { // server.connected
+					t.Fatal(err)
+				}
+				if got, err := r.next(soon(t), 1); err != nil || len(got) != 1 {
+					t.Fatal(got, err)
+				}
+			}
+			if when != "in memory" {
+				hub.Tell(opened{l.id, 2})
+			}
+			fresh := l.append(3)  // on disk before it is published
+			unread := l.append(1) // and never published, for its session was lost
+			last := l.append(1)
+			publishAll := func() {
+				hub.Tell(publish{announce(fresh[0], live(l, 3, "live 3"), fresh[1], live(l, 4, "live 4"), fresh[2], live(l, 5, "live 5"))})
+				hub.Tell(publish{announce(last...)})
+			}
+			want := []string{old[0].ID, old[1].ID, fresh[0].ID, "live 3", fresh[1].ID, "live 4", fresh[2].ID, "live 5", unread[0].ID, last[0].ID}
+			var ids []string
+			if when == "opened while the reader reads" {
+				ids = []string{"", old[0].ID}
+			}
+			for len(ids) < 3 { // what was there before
+				batch, err := r.next(soon(t), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, b := range batch {
+					e, _ := contract.DecodeEvent(b)
+					ids = append(ids, e.ID)
+				}
+			}
+			publishAll()
+			for len(ids) < 1+len(want) {
+				batch, err := r.next(soon(t), 16)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, b := range batch {
+					e, _ := contract.DecodeEvent(b)
+					ids = append(ids, e.ID)
+				}
+			}
+			if !slices.Equal(ids[1:], want) {
+				t.Errorf("got %v, want %v", ids[1:], want)
+			}
+		})
 	}
 }
 
@@ -300,10 +345,11 @@ func TestAnEndThatWasNotRecordedReachesReadersWithAPosition(t *testing.T) {
 	a.start()
 	r.events.until(t, id, messages.EventLLMStarted, 1)
 	sub := newSubscription(id)
+	sub.after = at(id, 1)
 	if _, err := r.system.hub.request(subscribe{sub})(r.ctx); err != nil {
 		t.Fatal(err)
 	}
-	rd := newReader(sub, r.flaky, messages.Subscribe{SessionID: id, After: map[string]int64{id: 1}})
+	rd := newReader(sub, r.system.hub, r.flaky)
 	if _, err := rd.next(r.ctx, 1); err != nil { // server.connected
 		t.Fatal(err)
 	}
@@ -342,7 +388,7 @@ func TestWhatWasMissedOfManySessionsComesTogether(t *testing.T) {
 		l.append(each)
 		after[l.id] = 1
 	}
-	r := newReader(subscribeTo(t, hub, ""), l, messages.Subscribe{After: after})
+	r := newReader(subscribeTo(t, hub, "", after), hub, l)
 	if _, err := r.next(soon(t), most); err != nil { // server.connected
 		t.Fatal(err)
 	}
@@ -378,7 +424,7 @@ func TestPositionsThatAreNotInTheLogAreRefused(t *testing.T) {
 	l := newLogged(t)
 	l.append(3)
 	for _, after := range []map[string]int64{{l.id: 4}, {l.id: -1}, {"ses_unknown": 0}, {"ses_unknown": 7}, {"": 1}} {
-		r := newReader(subscribeTo(t, hub, ""), l, messages.Subscribe{After: after})
+		r := newReader(subscribeTo(t, hub, "", after), hub, l)
 		if _, err := r.next(soon(t), 8); err != nil { // server.connected
 			t.Fatal(err)
 		}
@@ -390,11 +436,11 @@ func TestPositionsThatAreNotInTheLogAreRefused(t *testing.T) {
 			t.Errorf("%v: %v", after, err)
 		}
 	}
-	r := newReader(subscribeTo(t, hub, ""), l, messages.Subscribe{After: map[string]int64{l.id: 3}})
+	r := newReader(subscribeTo(t, hub, "", at(l.id, 3)), hub, l)
 	if _, err := r.next(soon(t), 8); err != nil {
 		t.Fatal(err)
 	}
-	hub.Tell(publish{l.append(1)})
+	hub.Tell(publish{announce(l.append(1)...)})
 	if seqs, _ := positions(t, r, 4); !slices.Equal(seqs, []int64{4}) {
 		t.Errorf("behind the end of the log came %v", seqs)
 	}
@@ -407,7 +453,7 @@ func TestASlowReaderDelaysNobody(t *testing.T) {
 	}
 	good := subscribeTo(t, hub, "")
 	for seq := int64(1); seq <= 3*subscriberQueue; seq++ {
-		hub.Tell(publish{[]messages.Event{event("ses_a", seq)}})
+		hub.Tell(publish{announce(event("ses_a", seq))})
 		if e := read(t, good, 1); e[0].Seq != seq {
 			t.Fatalf("got %d, want %d", e[0].Seq, seq)
 		}

@@ -244,11 +244,11 @@ func TestReadersThatAreCutOffAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := make([]messages.Event, subscriberQueue+1)
-	r.system.hub.Tell(publish{events[:subscriberQueue]})
+	r.system.hub.Tell(publish{announce(events[:subscriberQueue]...)})
 	if got := sample(t, r.system, "subscriber_longest_queue_events"); got != "4096" {
 		t.Errorf("%s events wait", got)
 	}
-	r.system.hub.Tell(publish{events[:1]})
+	r.system.hub.Tell(publish{announce(events[:1]...)})
 	if got := sample(t, r.system, "subscribers"); got != "0" && got != "1" { // the rig's own recorder may have kept up
 		t.Errorf("%s readers", got)
 	}

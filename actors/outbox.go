@@ -7,11 +7,16 @@ import (
 // outbox keeps the order in which a session's events go out: a durable event
 // follows its commit, and live events wait behind the durable ones before
 // them. So no reader ever holds a position that a crash takes back.
+//
+// A piece that has to wait, for the disk or for the hub, grows by the pieces
+// behind it: however fast a model writes, one of them waits.
 type outbox struct {
-	publish func([]messages.Event)
+	publish func([]*published)
+	opened  func(seq int64) // tells the hub where publishing begins
 	waiting []parcel
-	head    uint64 // number of the parcel at waiting[0]
-	running bool   // readers were told of an execution and not of its end
+	head    uint64     // number of the parcel at waiting[0]
+	last    *published // what was published last, if it is a live event
+	running bool       // readers were told of an execution and not of its end
 	told    *position
 }
 
@@ -37,22 +42,30 @@ func (p position) behind(events []messages.Event) []messages.Event {
 
 // parcel is one batch under way to the disk, and the live events behind it.
 type parcel struct {
-	events []messages.Event // durable first, then live
-	done   []func(error)    // run by the actor once the batch is on disk
+	events []*published  // durable first, then live
+	done   []func(error) // run by the actor once the batch is on disk
 }
 
 // live publishes an event, behind whatever is not on disk yet.
 func (o *outbox) live(e messages.Event) {
 	if n := len(o.waiting); n > 0 {
-		o.waiting[n-1].events = append(o.waiting[n-1].events, e)
+		p := &o.waiting[n-1]
+		if n := len(p.events); n > 0 && p.events[n-1].join(&e) {
+			return
+		}
+		p.events = append(p.events, &published{Event: e})
 		return
 	}
-	o.publish([]messages.Event{e})
+	if o.last != nil && o.last.join(&e) {
+		return
+	}
+	o.last = &published{Event: e}
+	o.publish([]*published{o.last})
 }
 
 // add queues a batch; committed must be called for it.
 func (o *outbox) add(events []messages.Event, done func(error)) {
-	p := parcel{events: events}
+	p := parcel{events: announce(events...)}
 	if done != nil {
 		p.done = append(p.done, done)
 	}
@@ -89,10 +102,11 @@ func (o *outbox) committed() {
 }
 
 // tell publishes what is on disk, and live events behind it.
-func (o *outbox) tell(events []messages.Event) {
+func (o *outbox) tell(events []*published) {
 	if len(events) == 0 {
 		return
 	}
+	o.last = nil
 	for _, e := range events {
 		switch {
 		case e.Type == messages.EventExecutionStarted:
@@ -110,7 +124,8 @@ func (o *outbox) tell(events []messages.Event) {
 // catchUp begins with a log that ends at seq, of which readers were not given
 // untold.
 func (o *outbox) catchUp(seq int64, untold []messages.Event) {
-	o.tell(untold)
+	o.opened(seq - int64(len(untold)))
+	o.tell(announce(untold...))
 	*o.told = position{seq: seq}
 }
 

@@ -29,7 +29,8 @@ const maxQueued = 1000
 type sessionDeps struct {
 	store   Store
 	prepare Preparer
-	publish func([]messages.Event)
+	publish func([]*published)
+	inHub   func(any) // tells the hub that the session is in memory, or no more
 	changed func(sessionState) // tells the guardian what the session does now
 	retire  func(id string)    // asks the guardian to unload the session
 	// rests answers mayRest: whether the session can be unloaded now.
@@ -189,10 +190,12 @@ func (s *session) Receive(me *Self, m any) {
 	switch m := m.(type) {
 	case Started:
 		s.out.publish = s.publish
+		s.out.opened = func(seq int64) { s.inHub(opened{s.id, seq}) }
 		s.load()
 	case Stopped:
 		s.claims.dropAll(s.id)
 		s.out.fail(errStopped)
+		s.inHub(closed{s.id})
 		return
 	case loaded:
 		if m.epoch == s.epoch {
@@ -451,11 +454,22 @@ func (s *session) append(w write, then func(error), records ...record) {
 func (s *session) live(kind string, d messages.EventData) {
 	d.Timestamp, d.SessionID = s.now.UnixMilli(), s.id
 	s.observe(kind, &d)
-	e := messages.Event{ID: messages.NewEventID(), Type: kind, Session: s.id, Data: encode(d)}
+	e := messages.Event{ID: messages.NewEventID(), Type: kind, Session: s.id, Data: encode(d), Piece: pieceOf(kind, &d)}
 	if s.led != nil {
 		e.After = s.led.seq
 	}
 	s.out.live(e)
+}
+
+// pieceOf tells what can be joined of a live event; nil when nothing can.
+func pieceOf(kind string, d *messages.EventData) *messages.Piece {
+	switch kind {
+	case messages.EventLLMTextDelta, messages.EventLLMThinkingDelta, messages.EventLLMCallDelta:
+		return &messages.Piece{At: d.Timestamp, MessageID: d.MessageID, Part: *d.PartIndex, Text: *d.Delta}
+	case messages.EventToolProgress:
+		return &messages.Piece{At: d.Timestamp, MessageID: d.MessageID, CallID: d.CallID}
+	}
+	return nil
 }
 
 func encode(d messages.EventData) json.RawMessage {

@@ -22,6 +22,23 @@ type Event struct {
 	// Data is the event's JSON object, with timestamp and sessionId.
 	Data     json.RawMessage
 	Metadata map[string]string
+	// Piece, if not nil, tells how the event can be made one with the next of
+	// its kind while both wait for somebody: a reader that is behind is served
+	// as well by one that says the same. It does not travel.
+	Piece *Piece
+}
+
+// Piece is the part of a live event that can be joined or replaced.
+type Piece struct {
+	At        int64 // timestamp of the event
+	MessageID string
+	// Part and Text are of a delta: the next one of the same part is joined to
+	// it.
+	Part int
+	Text string
+	// CallID is that of a running call, whose newer progress replaces it; "" is
+	// a delta.
+	CallID string
 }
 
 // Durable tells whether the event is in the log.
