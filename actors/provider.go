@@ -216,6 +216,7 @@ const (
 func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end *messages.StreamEvent, again bool) {
 	model := s.req.Model.ID
 	started, over := false, false
+	var pieces pace
 	p.dialect.Stream(ctx, p.client, s.req, func(ev messages.StreamEvent) {
 		switch {
 		case over:
@@ -245,6 +246,9 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 			end, again = &ev, f != nil && f.Retryable && f.Type != messages.FailRateLimit && !started
 			return
 		}
+		if isDelta(ev.Kind) {
+			pieces.hold(ctx)
+		}
 		s.emit(ev)
 	})
 	if !over {
@@ -253,6 +257,34 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 		end = &lost
 	}
 	return end, again
+}
+
+// A stream is read at this many pieces a second at most, after the first
+// streamBurst at once. The fastest models give a tenth of it; what gives more,
+// a cache, a local server or a broken one, would take a processor from all
+// other sessions.
+const (
+	streamRate  = 20_000
+	streamBurst = 1_000
+	// streamNap is the shortest wait that is worth a timer.
+	streamNap = time.Millisecond
+)
+
+// pace holds back whoever reads a stream that is too fast. The zero value is
+// for a new stream.
+type pace struct{ due time.Time }
+
+// hold is called for each piece.
+func (p *pace) hold(ctx context.Context) {
+	const gap = time.Second / streamRate
+	now := time.Now()
+	if earliest := now.Add(-streamBurst * gap); p.due.Before(earliest) {
+		p.due = earliest
+	}
+	p.due = p.due.Add(gap)
+	if ahead := p.due.Sub(now); ahead > streamNap {
+		sleep(ctx, ahead)
+	}
 }
 
 // sleep waits for d and tells whether it did, or ctx ended first.
