@@ -24,7 +24,7 @@ type (
 	callProgress struct {
 		turn  uint64
 		index int
-		r     messages.ToolResult
+		from  *progress
 	}
 	callDone struct {
 		turn   uint64
@@ -95,11 +95,13 @@ func (s *session) runCall(i int) {
 	ctx, cancel := context.WithCancel(x.ctx)
 	c.cancel = cancel
 	turn, tell, ex, message, part, seen := x.turn, s.me.Later(), x.ex, x.messageID, c.part, s.seen
+	shown := &progress{}
+	shown.tell = func() { tell(callProgress{turn, i, shown}) }
 	out := callDone{turn: turn, index: i, state: messages.CallAborted, result: messages.TextResult(textLostPlace, true)}
 	ex.Workplace.Do(ctx, func(ctx context.Context, m sandboxes.Mount) {
 		out.result, out.state = tools.Execute(ctx, ex.Tools, tools.Call{ID: part.CallID, Name: part.Name, MessageID: message, Arguments: part.Arguments}, tools.Context{
 			Mount: m, Seen: seen, Images: ex.Model.AcceptsImages(), CallID: part.CallID, BashTimeout: ex.BashLimit,
-			Progress: func(r messages.ToolResult) { tell(callProgress{turn, i, r}) },
+			Progress: shown.put,
 		})
 		s.storeImages(&out.result)
 	}, func() {
@@ -125,8 +127,9 @@ func (s *session) storeImages(r *messages.ToolResult) {
 }
 
 func (s *session) onProgress(m callProgress) {
+	r := m.from.take()
 	if c := s.exec.calls[m.index]; s.phase == busy && c.running {
-		s.live(messages.EventToolProgress, messages.EventData{MessageID: s.exec.messageID, CallID: c.part.CallID, Partial: m.r})
+		s.live(messages.EventToolProgress, messages.EventData{MessageID: s.exec.messageID, CallID: c.part.CallID, Partial: r})
 	}
 }
 

@@ -556,7 +556,7 @@ func TestASubscriberThatDoesNotReadIsToldSo(t *testing.T) {
 	const n = subscriberQueue + 500
 	for i := range n {
 		a.emit(messages.StreamEvent{Kind: messages.StreamTextStart, Index: i}) // what cannot be joined
-		if i%100 == 99 { // the good reader keeps up
+		if i%100 == 99 {                                                       // the good reader keeps up
 			for range 100 {
 				untilType(t, evs, messages.EventLLMTextStart)
 			}

@@ -108,3 +108,30 @@ func (h *handover) take() []messages.StreamEvent {
 	}
 	return out
 }
+
+// progress carries what a running call shows to its session: what the session
+// has not got to is replaced by what is newer.
+type progress struct {
+	tell func() // announces that there is something to take
+
+	mu      sync.Mutex // guards what follows
+	waiting bool
+	last    messages.ToolResult
+}
+
+func (p *progress) put(r messages.ToolResult) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = r
+	if !p.waiting {
+		p.waiting = true
+		p.tell()
+	}
+}
+
+func (p *progress) take() messages.ToolResult {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = false
+	return p.last
+}

@@ -30,7 +30,7 @@ type sessionDeps struct {
 	store   Store
 	prepare Preparer
 	publish func([]*published)
-	inHub   func(any) // tells the hub that the session is in memory, or no more
+	inHub   func(any)          // tells the hub that the session is in memory, or no more
 	changed func(sessionState) // tells the guardian what the session does now
 	retire  func(id string)    // asks the guardian to unload the session
 	// rests answers mayRest: whether the session can be unloaded now.

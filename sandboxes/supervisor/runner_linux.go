@@ -1,7 +1,9 @@
 package supervisor
 
 import (
+	"fmt"
 	"os"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +13,7 @@ import (
 type runner struct {
 	tree  *tree
 	umask int // what it was started with
+	nice  int // of commands
 
 	// The following are guarded by tree.mu.
 	id     uint32 // of the command at work or the last one
@@ -23,6 +26,7 @@ type runner struct {
 // closed the control socket and nothing is left of any command.
 func serveCommands() {
 	r := &runner{tree: newTree()}
+	r.nice = commandNice(0)
 	r.umask = syscall.Umask(0)
 	syscall.Umask(r.umask)
 	r.tree.onExit = func(pid int, w syscall.WaitStatus) {
@@ -98,7 +102,11 @@ func (r *runner) run(f frame, fds []int) {
 		// Closed before the end of the command can be reported: whoever
 		// hears of that waits for the end of the pipes.
 		defer closeAll(fds)
-		return syscall.ForkExec(j.Path, j.Argv, attr)
+		pid, err := syscall.ForkExec(j.Path, j.Argv, attr)
+		if err == nil {
+			r.stepBack(pid)
+		}
+		return pid, err
 	}, func(pid int) {
 		r.id, r.main = f.id, pid
 	})
@@ -110,5 +118,34 @@ func (r *runner) run(f frame, fds []int) {
 		// The error of the fork does not tell folder and program apart.
 		dir := unix.Access(j.Dir+"/.", unix.X_OK) != nil
 		send(frame{kindFailed, f.id, encodeFailed(uint32(errno), dir)})
+	}
+}
+
+// niceBy is how far commands step back behind the server: with nobody else
+// there they are as fast as ever, and what keeps all processors busy leaves the
+// server about three quarters of one when it needs it.
+const niceBy = 5
+
+// commandNice is the nice value for commands, in the usual range from -20 to 19,
+// where the process pid has its own.
+func commandNice(pid int) int {
+	const shift = 20 // the system call gives 20 less the nice value
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	if err != nil {
+		own = shift
+	}
+	return min(shift-own+niceBy, shift-1)
+}
+
+// stepBack gives a command that has just begun, and what it may have started,
+// the lower priority. Where the kernel makes a scheduling group of each session
+// of processes, nice values only count within one, and the group has a value of
+// its own; it is set as far as we may. A command that cannot step back runs all
+// the same.
+func (r *runner) stepBack(pid int) {
+	_ = unix.Setpriority(unix.PRIO_PGRP, pid, r.nice)
+	if f, err := os.OpenFile(fmt.Sprintf("/proc/%d/autogroup", pid), os.O_WRONLY, 0); err == nil {
+		_, _ = f.WriteString(strconv.Itoa(r.nice))
+		f.Close()
 	}
 }
