@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,8 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
 	"codework/actors"
 	"codework/internal/home"
+	"codework/internal/traces"
 	"codework/messages"
 	"codework/protocol/client"
 	"codework/protocol/contract"
@@ -249,6 +254,38 @@ func TestAnOwnerGetsOnlyWhatItNeedsOfTheEnvironment(t *testing.T) {
 	for _, want := range []string{"TZ=UTC", "CODEWORK_IDLE_EXIT=1s", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318"} {
 		if env := ownerEnvironment(); !slices.Contains(env, want) {
 			t.Errorf("%s is missing: %v", want, env)
+		}
+	}
+}
+
+// An owner traces if its own environment asks for it, and only then.
+func TestAnOwnerTracesOnlyIfAsked(t *testing.T) {
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "OTEL_") {
+			t.Setenv(name, "")
+		}
+	}
+	for _, asked := range []bool{false, true} {
+		if asked {
+			t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
+		}
+		p, err := (&global{home: t.TempDir(), database: home.InMemory}).paths()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var given *traces.Traces
+		o, err := own(t.Context(), p, slog.New(slog.DiscardHandler), func(c *actors.Config, _ *actors.Identity) { given = c.Traces })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if traces := o.traces != nil; traces != asked || given != o.traces {
+			t.Errorf("asked: %v, traces: %v", asked, traces)
+		}
+		if _, made := otel.GetTracerProvider().(*sdktrace.TracerProvider); made {
+			t.Error("the whole process got a provider")
+		}
+		if err := o.close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
