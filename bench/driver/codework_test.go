@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"codework/integration/mockmodel"
+	"codework/integration/peer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -239,5 +240,22 @@ func TestCutOffSubscriptionGoesOn(t *testing.T) {
 	expect(`{"_tag":"Ack","requestId":1}`)
 	if e := next(t, events, "done"); e.sess != "ses_1" || e.text != "completed" || d.retries() != 1 {
 		t.Errorf("%+v, %d resumed", e, d.retries())
+	}
+}
+
+// The script makes the load program with this driver in it, if the comparison's
+// programs are there.
+func TestDriverFitsTheLoadProgram(t *testing.T) {
+	peer.Wanted(t, "BENCH")
+	shared := os.Getenv("CODEWORK_SHARED")
+	if shared == "" {
+		shared = filepath.Join("..", "..", "..", "shared")
+	}
+	bench := filepath.Join(shared, "bench")
+	if _, err := os.Stat(filepath.Join(bench, "peers", "load")); err != nil {
+		peer.Missing(t, "BENCH", err, "name the folder that holds bench/ in CODEWORK_SHARED")
+	}
+	if out, err := exec.Command("bash", filepath.Join("..", "budgets"), "--parts", "build", "--out", t.TempDir(), bench).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
