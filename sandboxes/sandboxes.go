@@ -23,7 +23,8 @@ type Mount interface {
 	// Dir is the absolute working directory.
 	Dir() string
 	// Scratch is an absolute folder for this mount's own files, such as full
-	// command output; it is removed with the mount.
+	// command output; it is there once one was put into it, and removed with
+	// the mount.
 	Scratch() string
 	// Lock holds the file's lock until unlock is called. All mounts of a
 	// sandbox share the locks; two names of one file share one. The file need

@@ -76,6 +76,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	if err != nil {
 		return nil, err
 	}
+	paceHeap()
 	st, err := store.Open(ctx, store.Options{Dir: p.Database, Log: log})
 	if err != nil {
 		return nil, err

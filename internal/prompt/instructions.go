@@ -144,20 +144,27 @@ func (r *reader) warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// folders finds the files of all folders, several at once: a remote sandbox
-// has a round trip for each name.
+// folders finds the files of all folders; where there is a round trip for each
+// name, several at once.
 func (r *reader) folders(dirs []string) {
 	each := make([]reader, len(dirs))
 	room := make(chan struct{}, foldersAtOnce)
 	var wg sync.WaitGroup
 	for i, dir := range dirs {
 		each[i] = reader{ctx: r.ctx, mount: r.mount, host: r.host}
-		room <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-room }()
+		look := func() {
 			if f, ok := each[i].file(dir); ok {
 				each[i].files = []found{f}
 			}
+		}
+		if r.host {
+			look()
+			continue
+		}
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			look()
 		})
 	}
 	wg.Wait()

@@ -134,10 +134,7 @@ func (s *Sandbox) Mount(ctx context.Context, opt sandboxes.MountOptions) (sandbo
 	if s.closed {
 		return nil, sandboxes.ErrClosed
 	}
-	m.scratch = filepath.Join(s.scratch.dir, rand.Text())
-	if err := makeScratch(m.scratch); err != nil {
-		return nil, err
-	}
+	m.scratch = filepath.Join(s.scratch.dir, rand.Text()) // made when something is put there
 	s.mounts[m] = struct{}{}
 	return m, nil
 }

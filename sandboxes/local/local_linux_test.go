@@ -81,6 +81,12 @@ func TestScratchIsPrivateAndLeftOversOfTheDeadGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := mountAt(t, s, sandboxes.MountOptions{Dir: state, Umask: -1})
+	if _, err := os.Lstat(m.Scratch()); err == nil {
+		t.Error("a mount that has put nothing aside has a folder for it")
+	}
+	if _, err := m.Run(ctxb, sandboxes.Command{Script: "true", Full: "full"}); err != nil {
+		t.Fatal(err)
+	}
 	if info, err := os.Stat(m.Scratch()); err != nil || info.Mode() != 0o700|os.ModeDir || !filepath.IsAbs(m.Scratch()) {
 		t.Error(info, err)
 	}

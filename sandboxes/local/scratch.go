@@ -83,8 +83,9 @@ func removeLeftOver(state string) {
 	}
 }
 
-// makeScratch makes a mount's folder if it is not there. In a sandbox the one
-// above may be gone as well: it lies in /tmp, which commands clear.
+// makeScratch makes a mount's folder if it is not there: most sessions need
+// none. In a sandbox the one above may be gone as well: it lies in /tmp, which
+// commands clear.
 func makeScratch(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make scratch: %w", err)

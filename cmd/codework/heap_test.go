@@ -1,0 +1,43 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+	"time"
+)
+
+func TestTheHeapMayGrowByWhatIsInUse(t *testing.T) {
+	const mb = 1 << 20
+	for _, tc := range []struct{ live, goal uint64 }{
+		{1 * mb, heapFloor},
+		{26 * mb, heapFloor},               // an owner without sessions
+		{37 * mb, 37*mb + heapRoom},        // 200 of them at work
+		{121 * mb, 121*mb + (121-21)*mb/2}, // large ones
+	} {
+		if got := heapGoal(tc.live); got != tc.goal {
+			t.Errorf("with %d MB alive the next collection is due at %d MB, not %d", tc.live/mb, got/mb, tc.goal/mb)
+		}
+	}
+}
+
+func TestThePaceFollowsTheHeap(t *testing.T) {
+	t.Setenv("GOGC", "")
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	ballast := make([]byte, 64<<20)
+	adjustHeap()
+	goal := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/goal:bytes"}}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		runtime.GC()
+		metrics.Read(goal)
+		live, at := goal[0].Value.Uint64(), goal[1].Value.Uint64()
+		if want := heapGoal(live); live > uint64(len(ballast)) && at > live && at-min(at, want) < 4<<20 && want-min(at, want) < 4<<20 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d MB are alive; the next collection is due at %d MB, wanted %d", live>>20, at>>20, heapGoal(live)>>20)
+		}
+	}
+	runtime.KeepAlive(ballast)
+}
