@@ -89,6 +89,7 @@ type committer struct {
 	deletions []*deletion
 	stuck     []*deletion // failed; they go on at the next Open
 	hasSchema bool
+	sinceOpen int64 // bytes written since the database was opened, about
 }
 
 // head is what the committer knows of a session.
@@ -338,6 +339,7 @@ func (c *committer) writeSome(group []*item) int {
 		return n
 	}
 	c.hasSchema = true
+	c.sinceOpen += int64(bytes)
 	c.mu.Lock()
 	c.st.Commits++
 	c.mu.Unlock()

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -221,6 +223,121 @@ func (s *Store) eachEvent(ctx context.Context, txn *badger.Txn, c *chain, after 
 		return &Damage{Session: c.session, Seq: max(c.head.Seq, after) + 1, Reason: "it cannot be read"}
 	}
 	return nil
+}
+
+// Back reads a log from its end: it calls fn for the durable events below a
+// position (0: all), the newest first, until fn returns false. An event is valid
+// during the call. What is read is checked like what Load reads, so that only a
+// log that is whole to the event read last is read without an error: *Damage
+// says that it is not.
+//
+// The record and the log are of one moment.
+func (s *Store) Back(ctx context.Context, session string, below int64, fn func(messages.Event) (more bool)) (messages.SessionRecord, error) {
+	var rec messages.SessionRecord
+	err := s.view(func(txn *badger.Txn) error {
+		var last int64
+		var err error
+		if rec, last, err = s.record(txn, session); err != nil {
+			return err
+		}
+		it, prefix := backwards(txn, session, below)
+		defer it.Close()
+		if below == 0 && (!it.ValidForPrefix(prefix) || seqOf(it.Item().Key()) < last) && last > 0 {
+			return &Damage{Session: session, Seq: last, Reason: "it is missing"}
+		}
+		var newer record // the one that holds the hash of the next
+		var at int64     // its position; 0 is none
+		if below > 0 {
+			item, err := txn.Get(eventKey(session, below))
+			if err == nil {
+				err = item.Value(func(v []byte) (err error) {
+					newer, err = decodeRecord(v)
+					return err
+				})
+			}
+			if err != nil {
+				return &Damage{Session: session, Seq: below, Reason: err.Error()}
+			}
+			at = below
+		}
+		for n := 1; it.ValidForPrefix(prefix); it.Next() {
+			if n++; n%cancelStride == 0 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+			}
+			seq, more := seqOf(it.Item().Key()), true
+			err := it.Item().Value(func(v []byte) error {
+				r, err := decodeRecord(v)
+				switch {
+				case err != nil:
+					return &Damage{Session: session, Seq: seq, Reason: err.Error()}
+				case at > 0 && (newer.flags&flagBase != 0 || seq != at-1 || newer.prev != hashRecord(seq, v)):
+					return &Damage{Session: session, Seq: at, Reason: "it does not follow the event before"}
+				}
+				e, err := r.borrowed(session, seq, s.Blob)
+				if err != nil {
+					return &Damage{Session: session, Seq: seq, Reason: err.Error()}
+				}
+				newer, at = r, seq
+				more = fn(e)
+				return nil
+			})
+			if err != nil || !more {
+				return err
+			}
+		}
+		if at > 1 && newer.flags&flagBase == 0 || at == 1 && newer.flags&flagBase == 0 && newer.prev != origin(session) {
+			return &Damage{Session: session, Seq: 1, Reason: "the log does not begin where it should"}
+		}
+		return nil
+	})
+	return rec, readError("session "+session, err)
+}
+
+// Mention returns the position of the newest event below a position (0: all)
+// whose record has a text in it. Data that is kept in a blob is not looked into.
+func (s *Store) Mention(ctx context.Context, session, text string, below int64) (seq int64, err error) {
+	want := []byte(text)
+	err = s.view(func(txn *badger.Txn) error {
+		it, prefix := backwards(txn, session, below)
+		defer it.Close()
+		for n := 1; it.ValidForPrefix(prefix); it.Next() {
+			if n++; n%cancelStride == 0 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+			}
+			err := it.Item().Value(func(v []byte) error {
+				if bytes.Contains(v, want) {
+					seq = seqOf(it.Item().Key())
+				}
+				return nil
+			})
+			if err != nil || seq > 0 {
+				return err
+			}
+		}
+		return nil
+	})
+	return seq, readError("session "+session, err)
+}
+
+// backwards is an iterator at the newest event below a position, and the prefix
+// of all of them.
+func backwards(txn *badger.Txn, session string, below int64) (*badger.Iterator, []byte) {
+	prefix := []byte(eventPrefix + session + "/")
+	opt := badger.DefaultIteratorOptions
+	opt.PrefetchValues = false
+	opt.Reverse = true
+	it := txn.NewIterator(opt)
+	from := ^uint64(0)
+	if below > 0 {
+		from = uint64(below) - 1
+	}
+	// Reverse iteration starts at or below the key it seeks.
+	it.Seek(binary.BigEndian.AppendUint64(prefix[:len(prefix):len(prefix)], from))
+	return it, prefix
 }
 
 // Record returns a session's record, or *messages.SessionNotFound.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -245,6 +246,15 @@ const maxEventHead = 16 << 10
 // event is the record as the event it was made from. Nothing in it points
 // into the record.
 func (r *record) event(session string, seq int64, get func(string) ([]byte, error)) (messages.Event, error) {
+	e, err := r.borrowed(session, seq, get)
+	if r.flags&flagBlob == 0 {
+		e.Data = bytes.Clone(e.Data)
+	}
+	return e, err
+}
+
+// borrowed is event with data that may point into the record.
+func (r *record) borrowed(session string, seq int64, get func(string) ([]byte, error)) (messages.Event, error) {
 	e := messages.Event{ID: string(r.id), Type: string(r.typ), Session: session, Seq: seq}
 	if len(r.meta) > 0 {
 		if err := json.Unmarshal(r.meta, &e.Metadata); err != nil {
@@ -260,7 +270,7 @@ func (r *record) event(session string, seq int64, get func(string) ([]byte, erro
 		return e, nil
 	}
 	if len(r.data) > 0 {
-		e.Data = append(json.RawMessage(nil), r.data...)
+		e.Data = r.data
 	}
 	return e, nil
 }

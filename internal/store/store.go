@@ -111,7 +111,7 @@ type Store struct {
 	migrating sync.Mutex  // held by Migrate; guards schema
 	filling   atomic.Bool // rows of the list index are being written anew
 
-	mu     sync.Mutex // guards closed, and reads against a Wait that has begun
+	mu     sync.Mutex // guards closed, db against Rest, and reads against a Wait that has begun
 	closed bool
 	reads  sync.WaitGroup
 
@@ -298,9 +298,10 @@ func (s *Store) view(fn func(*badger.Txn) error) error {
 		return badger.ErrDBClosed
 	}
 	s.reads.Add(1)
+	db := s.db
 	s.mu.Unlock()
 	defer s.reads.Done()
-	return s.db.View(fn)
+	return db.View(fn)
 }
 
 // A migration turns a store of one schema version into the next. It runs
@@ -384,13 +385,71 @@ func (s *Store) Idle(ctx context.Context) {
 		return
 	}
 	s.blobs.sweep()
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.reads.Add(1)
+	db := s.db
+	s.mu.Unlock()
+	defer s.reads.Done()
 	if s.commit.takeDeleted() {
-		if err := s.db.Flatten(flattenWorkers); err != nil {
+		if err := db.Flatten(flattenWorkers); err != nil {
 			s.log.Warn("compact session store", "error", firstLine(err.Error()))
 		}
 	}
-	for ctx.Err() == nil && s.db.RunValueLogGC(gcDiscard) == nil {
+	for ctx.Err() == nil && db.RunValueLogGC(gcDiscard) == nil {
 	}
+}
+
+// restBytes is how much must have been written before Rest does anything: a
+// server in which somebody says something once a minute is left alone.
+const restBytes = 4 << 20
+
+// Rest gives back what the database holds for work that is over: its write
+// buffer, the log that is mapped beside that, its cache. They are filled by
+// whatever is written and Badger keeps them for ever, so the database is closed
+// and opened again, when much was written since it was. Batches and reads that
+// come meanwhile wait for some tens of milliseconds. The owner calls it when
+// there is no work.
+//
+// After an error the store refuses everything until a later Rest has opened the
+// database.
+func (s *Store) Rest(ctx context.Context) error {
+	if s.dir == "" {
+		return nil
+	}
+	answer := make(chan error, 1)
+	s.commit.push(&item{call: s.reopen, done: func(err error) { answer <- err }})
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// reopen runs in the committer's goroutine: nothing is written meanwhile.
+func (s *Store) reopen() error {
+	if s.commit.sinceOpen < restBytes && !s.db.IsClosed() {
+		return nil
+	}
+	if err := s.space.check(memTableSize + valueLogSize); err != nil {
+		return nil // what is open goes on; there may be no room to open it again
+	}
+	s.mu.Lock() // who comes to read waits here
+	defer s.mu.Unlock()
+	s.reads.Wait()
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("close session store: %s", firstLine(err.Error()))
+	}
+	db, err := openBadger(badgerOptions(s.badgerDir(), s.log))
+	if err != nil {
+		return s.openError(err)
+	}
+	s.db, s.commit.sinceOpen = db, 0
+	return nil
 }
 
 // gcDiscard is the share of dead values at which Badger rewrites a value log.
@@ -410,7 +469,9 @@ type Stats struct {
 // Stats returns the counters of this moment.
 func (s *Store) Stats() Stats {
 	st := s.commit.stats()
+	s.mu.Lock()
 	tables, logs := s.db.Size()
+	s.mu.Unlock()
 	st.DiskBytes = tables + logs
 	return st
 }
