@@ -34,6 +34,11 @@ type Mount interface {
 	Close() error
 }
 
+// Keeper is a mount that knows whether closing it would take something away: a
+// command, a background job, a file in its scratch folder. A mount that is no
+// Keeper is taken to hold something.
+type Keeper interface{ Keeps() bool }
+
 // MountOptions say how a session sees the sandbox.
 type MountOptions struct {
 	Session string

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"io"
 	"os"
 	"sync"
 
@@ -67,6 +68,23 @@ func (m *mount) track(p *supervisor.Process) {
 		delete(m.procs, p)
 		m.mu.Unlock()
 	}()
+}
+
+// Keeps tells whether something runs or lies in the scratch folder.
+func (m *mount) Keeps() bool {
+	m.mu.Lock()
+	running := len(m.procs) > 0
+	m.mu.Unlock()
+	if running {
+		return true
+	}
+	f, err := os.Open(m.scratch)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	_, err = f.Readdirnames(1)
+	return err != io.EOF
 }
 
 // Close ends commands and background jobs and removes the scratch folder. It
