@@ -58,6 +58,7 @@ func (g *guardian) quiesce(me *Self, q quiesce) {
 		return
 	}
 	s.retiring = true
+	g.forgetRest(s)
 	reply, wait := me.TakeReply(), s.ref.request(wrapUp{})
 	me.Go(func(ctx context.Context) any {
 		_, _ = wait(ctx) // one that cannot be read has nothing to stop

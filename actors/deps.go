@@ -22,6 +22,10 @@ type Store interface {
 	// Check says what is wrong with a session, one line each.
 	Check(ctx context.Context, session string) ([]string, error)
 	Events(ctx context.Context, session string, after int64, limit int, f func(messages.Event) error) error
+	// Back reads a log from its end; an event is valid during the call.
+	Back(ctx context.Context, session string, below int64, f func(messages.Event) (more bool)) (messages.SessionRecord, error)
+	// Mention finds the newest event below a position that has a text in it.
+	Mention(ctx context.Context, session, text string, below int64) (seq int64, err error)
 	List(ctx context.Context, q messages.ListSessions) ([]messages.SessionRecord, error)
 	Count(ctx context.Context) (int, error)
 	Prompt(id string) (session, hash string, ok bool, err error)
@@ -31,6 +35,8 @@ type Store interface {
 	// is none; otherwise it fails with *messages.SandboxTransitionConflict.
 	SwapSandbox(ctx context.Context, r messages.SandboxRecord, from ...messages.SandboxStatus) error
 	DropSandbox(ctx context.Context, id string) error
+	// Rest gives back what is held for work that is over.
+	Rest(ctx context.Context) error
 	PutBlob(data []byte) (name string, err error)
 	Blob(name string) ([]byte, error)
 }

@@ -1,9 +1,11 @@
 package actors
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -31,12 +33,15 @@ type guardian struct {
 	plugins  *Ref
 
 	sessions    map[string]*sessionSlot
-	busy        int // of the sessions
+	busy        int        // of the sessions
+	resting     *list.List // the slots of sessions without work, the one that rests longest first
 	connections map[connectionTo]*connectionSlot
 	connecting  map[connectionTo][]Reply // connections that are being made, and who waits
 	gateways    map[*Ref]bool
 	draining    bool
 	last        Load
+	stirred     bool // there was work since memory was given back
+	calming     bool // a look whether all is calm is due
 }
 
 // sessionSlot is a session in memory.
@@ -47,6 +52,7 @@ type sessionSlot struct {
 	retiring bool
 	held     []heldMessage // what came while it was being unloaded
 	then     *quiet        // what is done once it is unloaded
+	rest     *list.Element // its place among the resting ones; nil while it works
 }
 
 // works tells whether the session has work, or is about to.
@@ -117,15 +123,25 @@ func (g *guardian) Receive(me *Self, m any) {
 			g.uses(m.id, s.state.uses(), m.uses())
 			g.busy += m.busy() - s.state.busy()
 			s.state, s.prompted = m, false
+			g.rests(s)
+			g.calm(me)
 		}
 		g.tell()
 	case retireSession:
 		if s := g.sessions[m.id]; s != nil && !s.retiring {
 			s.retiring = true
+			g.forgetRest(s)
 			s.ref.Tell(mayRest{})
 		}
 	case restSession:
 		g.rest(me, m)
+	case isCalm:
+		g.onCalm(me)
+	case listed:
+		g.onListed(me, m)
+	case mustLoad:
+		me.reply = m.reply
+		g.hand(me, m.m)
 	case quiesce:
 		g.quiesce(me, m)
 	case quiet:
@@ -185,6 +201,7 @@ func (g *guardian) Receive(me *Self, m any) {
 
 func (g *guardian) start(me *Self) {
 	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*connectionSlot{}, map[*Ref]bool{}
+	g.resting = list.New()
 	g.connecting = map[connectionTo][]Reply{}
 	count := g.config.Metrics
 	g.hub = me.Spawn(func() Actor { return newHub(count) })
@@ -214,9 +231,18 @@ func (g *guardian) start(me *Self) {
 	}
 }
 
-// route hands a message to its session, which is started if need be. One that
-// is being unloaded gets it afterwards, as a new incarnation.
+// route brings a message to its session, or answers it without.
 func (g *guardian) route(me *Self, m toSession) {
+	if g.sessions[m.id] == nil && reads(m.m) {
+		g.read(me, m)
+		return
+	}
+	g.hand(me, m)
+}
+
+// hand hands a message to its session, which is started if need be. One that
+// is being unloaded gets it afterwards, as a new incarnation.
+func (g *guardian) hand(me *Self, m toSession) {
 	s := g.sessions[m.id]
 	if _, prompt := m.m.(messages.Prompt); prompt {
 		if err := g.mayPrompt(s); err != nil {
@@ -227,6 +253,9 @@ func (g *guardian) route(me *Self, m toSession) {
 	}
 	if s == nil {
 		s = g.open(me, m.id)
+	}
+	if s.rest != nil {
+		g.resting.MoveToBack(s.rest)
 	}
 	if s.retiring {
 		s.held = append(s.held, heldMessage{m.m, me.TakeReply()})
@@ -244,6 +273,73 @@ func (g *guardian) open(me *Self, id string) *sessionSlot {
 	return s
 }
 
+// mostResting is how many sessions without work stay in memory: enough for the
+// people and programs of a server that take turns in them, few enough that what
+// they keep does not show. One that is needed again is read from its log.
+const mostResting = 32
+
+// rests takes note whether a session has work, and unloads those that have had
+// none for longest when there are too many.
+func (g *guardian) rests(s *sessionSlot) {
+	switch {
+	case s.works() || s.retiring:
+		g.stirred = true
+		g.forgetRest(s)
+		return
+	case s.rest == nil:
+		s.rest = g.resting.PushBack(s)
+	default:
+		g.resting.MoveToBack(s.rest)
+	}
+	for g.resting.Len() > mostResting {
+		oldest := g.resting.Front().Value.(*sessionSlot)
+		g.forgetRest(oldest)
+		oldest.retiring = true
+		oldest.ref.Tell(mayRest{})
+	}
+}
+
+func (g *guardian) forgetRest(s *sessionSlot) {
+	if s.rest != nil {
+		g.resting.Remove(s.rest)
+		s.rest = nil
+	}
+}
+
+// calmAfter is how long all work must have ended before memory is given back: a
+// person who answers at once is not made to wait for that.
+const calmAfter = 10 * time.Second
+
+// isCalm looks whether there is still no work.
+type isCalm struct{}
+
+// calm has a look in a while, when all work has ended.
+func (g *guardian) calm(me *Self) {
+	if g.stirred && !g.calming && g.resting.Len() == len(g.sessions) {
+		g.calming = true
+		me.After(calmAfter, isCalm{})
+	}
+}
+
+// onCalm gives the memory back that work needed. Left alone the runtime would
+// keep it until the next collection, for which there is no reason in a process
+// that does nothing.
+func (g *guardian) onCalm(me *Self) {
+	g.calming = false
+	if g.resting.Len() != len(g.sessions) {
+		return // the end of what works now begins anew
+	}
+	g.stirred = false
+	st := g.config.Store
+	me.Go(func(ctx context.Context) any {
+		if err := st.Rest(ctx); err != nil && ctx.Err() == nil {
+			me.Log().Error("session store does not come to rest", "err", err)
+		}
+		debug.FreeOSMemory()
+		return nil
+	})
+}
+
 // rest unloads a session that has nothing to do, or gives it what came
 // meanwhile.
 func (g *guardian) rest(me *Self, m restSession) {
@@ -255,7 +351,7 @@ func (g *guardian) rest(me *Self, m restSession) {
 		s.ref.Stop()
 		return
 	}
-	s.retiring = false
+	s.retiring = false // and among the resting ones again once it has said what it does
 	held := s.held
 	s.held = nil
 	g.release(me, m.id, held)
@@ -309,6 +405,7 @@ func (g *guardian) ended(me *Self, child *Ref) {
 		g.uses(id, s.state.uses(), "")
 		g.busy -= s.state.busy()
 		s.state = sessionState{id: id, status: messages.SessionIdle}
+		g.forgetRest(s)
 		if s.then != nil {
 			g.act(me, *s.then)
 			s.then, s.ref = nil, nil
@@ -318,7 +415,9 @@ func (g *guardian) ended(me *Self, child *Ref) {
 			me.Log().Error("session failed too often and was given up; its next prompt starts it again", "session", id)
 		}
 		delete(g.sessions, id)
+		g.registry.Tell(restMounts{id})
 		g.release(me, id, s.held)
+		g.calm(me)
 		g.tell()
 		return
 	}
@@ -454,23 +553,43 @@ func newRecord(m messages.CreateSession, at placed) messages.SessionRecord {
 	return rec
 }
 
+// list answers with sessions from the store; what those that are in memory do is
+// added after that.
 func (g *guardian) list(me *Self, m messages.ListSessions) {
-	live := map[string]sessionState{}
-	for id, s := range g.sessions {
-		live[id] = s.state
-	}
-	reply, store, boxes := me.TakeReply(), g.config.Store, g.boxes.shelf
+	reply, store := me.TakeReply(), g.config.Store
 	me.Go(func(ctx context.Context) any {
 		records, err := store.List(ctx, m)
-		infos := make([]messages.SessionInfo, 0, len(records))
-		for _, r := range records {
-			i := infoOf(r, boxes)
-			if s, ok := live[r.ID]; ok {
-				i.Status, i.Queued = s.status, s.queued
-			}
-			infos = append(infos, i)
+		if err != nil || len(records) == 0 {
+			reply.Send([]messages.SessionInfo{}, err)
+			return nil
 		}
-		reply.Send(infos, err)
+		return listed{records, reply}
+	})
+}
+
+// listed are records whose sessions may be in memory.
+type listed struct {
+	records []messages.SessionRecord
+	reply   Reply
+}
+
+func (g *guardian) onListed(me *Self, m listed) {
+	live := map[int]sessionState{}
+	for i := range m.records {
+		if s := g.sessions[m.records[i].ID]; s != nil {
+			live[i] = s.state
+		}
+	}
+	boxes := g.boxes.shelf
+	me.Go(func(context.Context) any {
+		infos := make([]messages.SessionInfo, len(m.records))
+		for i, r := range m.records {
+			infos[i] = infoOf(r, boxes)
+			if s, ok := live[i]; ok {
+				infos[i].Status, infos[i].Queued = s.status, s.queued
+			}
+		}
+		m.reply.Send(infos, nil)
 		return nil
 	})
 }

@@ -140,6 +140,8 @@ func (r *registry) Receive(me *Self, m any) {
 		r.register(me, m)
 	case leftMount:
 		me.Forward(r.host, m)
+	case restMounts:
+		r.host.Tell(m) // elsewhere they go with their connection
 	case unmountAll:
 		r.host.Tell(unmount{m.session})
 		if !m.onlyHost {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -45,6 +46,7 @@ type sandbox struct {
 type mounted struct {
 	options sandboxes.MountOptions
 	mount   sandboxes.Mount
+	used    int // how often somebody was given it
 }
 
 // operation is the work on a sandbox that is under way.
@@ -66,6 +68,13 @@ type (
 	}
 	// unmount ends a session's mounts and what they left running.
 	unmount struct{ session string }
+	// restMounts closes those mounts of a session that is unloaded of which
+	// nothing would be missed: its next exchange gets new ones.
+	restMounts struct{ session string }
+	restful    struct { // the mounts that nothing hangs on, and how often each was given out
+		session string
+		mounts  map[*mounted]int
+	}
 	// leftMount is answered when what was unmounted of a session has ended.
 	leftMount struct{ session string }
 	mountLeft struct {
@@ -164,6 +173,10 @@ func (s *sandbox) handle(me *Self, m any) {
 			reply.Send(nil, nil)
 			return mountLeft{m.session, done}
 		})
+	case restMounts:
+		s.lookForRest(me, m.session)
+	case restful:
+		s.closeRestful(me, m)
 	case mountLeft:
 		if s.leaving[m.session] == m.done {
 			delete(s.leaving, m.session)
@@ -197,6 +210,7 @@ func (s *sandbox) handle(me *Self, m any) {
 func (s *sandbox) want(me *Self, w wanted) {
 	if have := s.mounts[w.options.Session]; len(have) > 0 {
 		if last := have[len(have)-1]; reflect.DeepEqual(last.options, w.options) {
+			last.used++
 			s.deliver(me, w, last.mount, nil)
 			return
 		}
@@ -225,12 +239,12 @@ func (s *sandbox) want(me *Self, w wanted) {
 			mount, err = conn.Mount(ctx, w.options)
 		} else {
 			mount, err = insist(ctx, mountLimit, func(ctx context.Context) (sandboxes.Mount, error) { return conn.Mount(ctx, w.options) },
-				func(m sandboxes.Mount) { closeMounts(me, []*mounted{{w.options, m}}) })
+				func(m sandboxes.Mount) { closeMounts(me, []*mounted{{options: w.options, mount: m}}) })
 		}
 		made := mountMade{w, number, mount, err}
 		me.LaterOr(made, func() {
 			if err == nil {
-				go closeMounts(me, []*mounted{{w.options, mount}})
+				go closeMounts(me, []*mounted{{options: w.options, mount: mount}})
 			}
 			w.lost()
 		})
@@ -271,7 +285,7 @@ func (s *sandbox) onMounted(me *Self, m mountMade) {
 	if m.number != s.number || errors.Is(m.err, sandboxes.ErrClosed) && s.driver != nil {
 		// The connection broke under it.
 		if m.err == nil {
-			s.closeBeside(me, nil, []*mounted{{w.options, m.mount}})
+			s.closeBeside(me, nil, []*mounted{{options: w.options, mount: m.mount}})
 		}
 		if m.number == s.number {
 			s.drop(me)
@@ -291,7 +305,7 @@ func (s *sandbox) onMounted(me *Self, m mountMade) {
 	if s.driver != nil {
 		mount = &watched{Mount: mount, clean: s.clean}
 	}
-	s.mounts[w.options.Session] = append(s.mounts[w.options.Session], &mounted{w.options, mount})
+	s.mounts[w.options.Session] = append(s.mounts[w.options.Session], &mounted{options: w.options, mount: mount})
 	s.deliver(me, w, mount, nil)
 }
 
@@ -409,6 +423,44 @@ func (s *sandbox) keeps() bool {
 		}
 	}
 	return false
+}
+
+// lookForRest finds, beside the actor, which mounts of a session nothing hangs
+// on.
+func (s *sandbox) lookForRest(me *Self, session string) {
+	found := restful{session, map[*mounted]int{}}
+	for _, m := range s.mounts[session] {
+		found.mounts[m] = m.used
+	}
+	if len(found.mounts) == 0 {
+		return
+	}
+	me.Go(func(context.Context) any {
+		maps.DeleteFunc(found.mounts, func(m *mounted, _ int) bool {
+			k, ok := m.mount.(sandboxes.Keeper)
+			return !ok || k.Keeps()
+		})
+		return found
+	})
+}
+
+// closeRestful closes them, unless somebody was given one meanwhile.
+func (s *sandbox) closeRestful(me *Self, r restful) {
+	var stay, leave []*mounted
+	for _, m := range s.mounts[r.session] {
+		if used, rests := r.mounts[m]; rests && used == m.used {
+			leave = append(leave, m)
+		} else {
+			stay = append(stay, m)
+		}
+	}
+	if len(leave) == 0 {
+		return
+	}
+	if s.mounts[r.session] = stay; len(stay) == 0 {
+		delete(s.mounts, r.session)
+	}
+	s.closeBeside(me, nil, leave)
 }
 
 // startRest closes the connection to a sandbox far away that nobody has used

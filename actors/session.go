@@ -193,6 +193,9 @@ func (s *session) Receive(me *Self, m any) {
 		s.out.opened = func(seq int64) { s.inHub(opened{s.id, seq}) }
 		s.load()
 	case Stopped:
+		if s.rest != nil {
+			s.rest() // a timer that waits keeps the whole session in memory
+		}
 		s.claims.dropAll(s.id)
 		s.out.fail(errStopped)
 		s.inHub(closed{s.id})

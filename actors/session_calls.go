@@ -27,11 +27,20 @@ func (s *session) history(m messages.GetHistory) (messages.History, error) {
 		}
 		entries = entries[:i]
 	}
-	limit := m.Limit
-	if limit == 0 {
-		limit = historyLimit
+	page, more := lastPage(entries, pageLimit(m.Limit))
+	return messages.History{Entries: page, More: more, Seq: s.led.seq}, nil
+}
+
+// pageLimit is how many entries a page has at most.
+func pageLimit(asked int) int {
+	if asked == 0 {
+		return historyLimit
 	}
-	limit = min(limit, historyMost)
+	return min(asked, historyMost)
+}
+
+// lastPage cuts the last entries off, and tells whether there are some before.
+func lastPage(entries []messages.Message, limit int) (page []messages.Message, more bool) {
 	first, size := len(entries), 0
 	for first > 0 && len(entries)-first < limit {
 		size += entrySize(entries[first-1])
@@ -41,8 +50,7 @@ func (s *session) history(m messages.GetHistory) (messages.History, error) {
 		first--
 	}
 	// No entries are an empty list for clients, never null.
-	page := append([]messages.Message{}, entries[first:]...)
-	return messages.History{Entries: page, More: first > 0, Seq: s.led.seq}, nil
+	return append([]messages.Message{}, entries[first:]...), first > 0
 }
 
 // entrySize is about what an entry takes in JSON.

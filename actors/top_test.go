@@ -28,7 +28,7 @@ func TestTopSaysWhatSessionsDo(t *testing.T) {
 	gate := newGate()
 	r := newRig(t, gate.bash())
 	idle, busy := r.create(), r.create()
-	if _, err := r.to(idle, messages.GetSession{SessionID: idle}); err != nil {
+	if _, err := r.to(idle, messages.HasMessage{SessionID: idle}); err != nil {
 		t.Fatal(err)
 	}
 	session := func(state string) func(messages.Top) bool {
@@ -141,7 +141,7 @@ func TestTopIsBounded(t *testing.T) {
 	r := newRig(t)
 	for range 5 {
 		id := r.create()
-		if _, err := r.to(id, messages.GetSession{SessionID: id}); err != nil {
+		if _, err := r.to(id, messages.HasMessage{SessionID: id}); err != nil {
 			t.Fatal(err)
 		}
 	}
