@@ -130,6 +130,41 @@ func TestAMissedThresholdMakesTheExitCode(t *testing.T) {
 	}
 }
 
+// What runs beside the sessions is at work all the time, leaves nothing behind,
+// and the report has both runs.
+func TestFloodersRunBesideAndAreCompared(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "report.html")
+	names := strings.Join(flooderNames(), ",")
+	r := load(t, "--sessions", "4", "--scenario", "text:5:10", "--beside", names, "--json", "--html", page,
+		"--max", "turn.p50/alone=1000", "--max", "admitted.p99/alone=1000", "--min", "delta.p99-alone=-1000")
+	if r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	var rep report
+	if err := json.Unmarshal([]byte(r.out), &rep); err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Beside) != len(flooders) || rep.Besides != 1 || rep.Alone == nil || rep.Alone.Beside != nil || rep.Alone.Rounds != 4 || rep.Rounds != 4 {
+		t.Errorf("the report is %s", r.out)
+	}
+	for _, name := range flooderNames() {
+		found := false
+		for note := range rep.Notes {
+			found = found || strings.HasPrefix(note, "beside: "+name)
+		}
+		if !found {
+			t.Errorf("nothing is said of %s in %v", name, rep.Notes)
+		}
+	}
+	b, err := os.ReadFile(page)
+	if err != nil || !strings.Contains(string(b), "times that") || !strings.Contains(string(b), "delta, alone") {
+		t.Errorf("the page lacks the comparison: %v", err)
+	}
+	if r := load(t, "--sessions", "2", "--scenario", "short", "--beside", "deaf", "--max", "turn.p50/alone=0.0001"); r.code != exitFailed || !strings.Contains(r.out, "missed: turn.p50/alone") {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestAnOpenLoopCountsFromWhenAPromptWasDue(t *testing.T) {
 	// One session, and prompts that come faster than it can work.
 	r := load(t, "--sessions", "1", "--scenario", "text:3:50", "--rate", "40", "--for", "400ms", "--json")
@@ -199,6 +234,7 @@ func TestWrongUseIsToldBeforeAnythingRuns(t *testing.T) {
 	for _, args := range [][]string{
 		{"--sessions", "0"}, {"--rate", "5"}, {"--connections", "none"}, {"--connections", "1,2"}, {"--curve", "1,x"},
 		{"--max", "wall"}, {"--max", "wall=fast"}, {"--svg", "x"}, {"--model", "x"}, {"extra"}, {"--scenario", "short,unknown"}, {"--codework", "/does/not/exist"},
+		{"--beside", "nobody"}, {"--beside", "burn", "--besides", "0"}, {"--beside", "burn", "--model-url", "http://127.0.0.1:1/v1"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 {

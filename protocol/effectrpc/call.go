@@ -14,7 +14,10 @@ const (
 	maxFrameBytes = defaultLineLimit - 1
 
 	// chunkValues and chunkBytes bound one chunk; a larger value goes alone.
-	chunkValues = 256
+	// The next one waits until this one was acknowledged, so a chunk holds as
+	// much as may be waiting: with few values in each, a busy moment of a
+	// thousand sessions is more than goes through.
+	chunkValues = 1024
 	chunkBytes  = 1 << 20
 )
 

@@ -503,13 +503,13 @@ func TestAStreamHasOneUnacknowledgedChunk(t *testing.T) {
 
 func TestAcksDoNotAccumulate(t *testing.T) {
 	w, _ := startWire(t, ServerOptions{})
-	w.send(request("9", "count", `{"n":1000}`))
+	w.send(request("9", "count", `{"n":4000}`))
 	w.next()
 	w.send(ack("9"), ack("9"), ack("9"))
 	w.next()
 	w.send(ack("9"))
 	got := w.next()
-	if !strings.HasPrefix(got, `{"_tag":"Chunk","requestId":9,"values":[512,`) {
+	if !strings.HasPrefix(got, `{"_tag":"Chunk","requestId":9,"values":[2048,`) {
 		t.Fatalf("got %.100s", got)
 	}
 	w.send(request("1", "void", "{}"))
@@ -521,12 +521,12 @@ func TestChunksAreCappedByCountAndBytes(t *testing.T) {
 	w.send(request("9", "hold", `{}`))
 	value := func(n int) json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", n-2) + `"`) }
 	var all []json.RawMessage
-	for range 600 {
+	for range 2400 {
 		all = append(all, value(10))
 	}
 	all = append(all, value(400<<10), value(400<<10), value(400<<10), value(3<<20), value(10), value(10))
 	(<-s.held).Stream(func(_ context.Context, most Batch) ([]json.RawMessage, error) {
-		if most != (Batch{Values: 256, Bytes: 1 << 20}) {
+		if most != (Batch{Values: 1024, Bytes: 1 << 20}) {
 			t.Errorf("asked for %v", most)
 		}
 		return all, io.EOF
@@ -543,7 +543,7 @@ func TestChunksAreCappedByCountAndBytes(t *testing.T) {
 		counts = append(counts, len(f.values))
 		w.send(ack("9"))
 	}
-	if got := fmt.Sprint(counts); got != "[256 256 90 1 1 2]" {
+	if got := fmt.Sprint(counts); got != "[1024 1024 354 1 1 2]" {
 		t.Fatalf("chunks of %s values", got)
 	}
 }
