@@ -19,6 +19,33 @@ const pieceSize = 64 << 10
 // and a background job holds it open: enough for what a job says at its start.
 const drainTime = 250 * time.Millisecond
 
+// Of what a command prints the first outputBurst is read as fast as it comes, the
+// rest at outputRate: more than anything prints that somebody will read. A
+// command that prints without end would take the processors from everybody, and
+// with it we.
+const (
+	outputBurst = 8 << 20
+	outputRate  = 128 << 20 // bytes a second
+	// outputNap is the shortest wait that is worth a timer.
+	outputNap = time.Millisecond
+)
+
+// pace holds back the reading of a pipe. The zero value is for a new one.
+type pace struct{ due time.Time }
+
+// hold is called behind n bytes.
+func (p *pace) hold(n int) {
+	const burst = time.Second * outputBurst / outputRate
+	now := time.Now()
+	if earliest := now.Add(-burst); p.due.Before(earliest) {
+		p.due = earliest
+	}
+	p.due = p.due.Add(time.Duration(n) * time.Second / outputRate)
+	if ahead := p.due.Sub(now); ahead > outputNap {
+		time.Sleep(ahead)
+	}
+}
+
 var pieceBuffers = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
 // output takes what a command prints: to the consumer, and to the file that
@@ -205,12 +232,14 @@ func (p *pipes) readOne(stream sandboxes.Stream, f *os.File) {
 func (p *pipes) readPieces(stream sandboxes.Stream, f *os.File) (more bool) {
 	buf := pieceBuffers.Get().(*[pieceSize]byte)
 	defer pieceBuffers.Put(buf)
+	var speed pace
 	for {
 		n, err := f.Read(buf[:])
 		if n > 0 {
 			select {
 			case p.pieces <- piece{stream, buf[:n]}:
 				<-p.next
+				speed.hold(n)
 			case <-p.drop:
 				return true
 			}
