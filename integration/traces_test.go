@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -91,6 +92,27 @@ func TestACollectorThatIsGoneIsToldOnce(t *testing.T) {
 	if log := w.log(); strings.Count(log, "traces are not delivered") != 1 {
 		t.Errorf("the log says\n%s", log)
 	}
+}
+
+// A collector that never answers keeps its process for two seconds, but not the
+// home from whoever comes next.
+func TestACollectorThatHangsDoesNotKeepTheHome(t *testing.T) {
+	t.Parallel()
+	w := newServerWorld(t)
+	w.script(t, map[string]mockmodel.Script{"default": {{mockmodel.Text{Text: "one"}}, {mockmodel.Text{Text: "two"}}}})
+	reached, over := make(chan struct{}, 16), make(chan struct{})
+	c := tracestest.New(t)
+	c.Answer(func(http.ResponseWriter, *http.Request) {
+		reached <- struct{}{}
+		<-over
+	})
+	defer close(over)
+	w.runWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL}, "a prompt").must(t, "one")
+	<-reached // it is at its end
+	if fault := w.locked(); fault != "" {
+		t.Error(fault)
+	}
+	w.run(t, w.dir, "another prompt").must(t, "two")
 }
 
 // runWith runs codework to its end with more variables.

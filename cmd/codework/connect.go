@@ -220,6 +220,7 @@ func (g *global) ownHere(ctx context.Context, p home.Paths, serve func(*actors.S
 			log.Error("did not stop cleanly", "err", err)
 		}
 		p.Release()
+		o.traces.Close()
 	}, nil
 }
 

@@ -60,7 +60,7 @@ type owner struct {
 	plugins *supervisor.Host // runs the plugins
 	logins  *credentials.Store
 	models  *catalogKeeper
-	traces  *traces.Traces
+	traces  *traces.Traces // closed when the home is given back: nobody else waits for a collector
 	log     *slog.Logger
 }
 
@@ -81,7 +81,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	if err != nil {
 		return nil, err
 	}
-	o := &owner{store: st, log: log, traces: traces.Start(version, log)}
+	o := &owner{store: st, log: log}
 	if err := st.Migrate(ctx); err != nil {
 		return nil, errors.Join(err, o.close())
 	}
@@ -107,8 +107,8 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		return nil, errors.Join(err, o.close())
 	}
 	config := actors.Config{
-		Metrics: metrics.New(version), Traces: o.traces,
-		Store: st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
+		Metrics: metrics.New(version),
+		Store:   st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
 		Plugins: plugin.Options{Processes: o.plugins, LogDir: pluginLogs(p), Log: log, Version: version},
 	}
 	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}
@@ -121,7 +121,10 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		}
 		workshop.Asked = o.models.asked
 	}
+	o.traces = traces.Start(version, log)
+	config.Traces = o.traces
 	if o.system, err = actors.Boot(ctx, config, id, log); err != nil {
+		o.traces.Close()
 		return nil, errors.Join(err, o.close())
 	}
 	return o, nil
@@ -226,9 +229,7 @@ func (o *owner) close() error {
 	if o.sandbox != nil {
 		err = errors.Join(err, o.sandbox.Close(ctx))
 	}
-	err = errors.Join(err, o.store.Close())
-	o.traces.Close() // last: nobody else waits for a collector
-	return err
+	return errors.Join(err, o.store.Close())
 }
 
 func newLogger(level string, w io.Writer) (*slog.Logger, error) {
@@ -328,6 +329,8 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
+	defer o.traces.Close()
+	defer p.Release()
 	l, err := p.Listen()
 	if err != nil {
 		return errors.Join(err, o.close())

@@ -21,7 +21,6 @@ import (
 
 	"codework/actors"
 	"codework/internal/home"
-	"codework/internal/traces"
 	"codework/messages"
 	"codework/protocol/client"
 	"codework/protocol/contract"
@@ -273,12 +272,11 @@ func TestAnOwnerTracesOnlyIfAsked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var given *traces.Traces
-		o, err := own(t.Context(), p, slog.New(slog.DiscardHandler), func(c *actors.Config, _ *actors.Identity) { given = c.Traces })
+		o, err := own(t.Context(), p, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if traces := o.traces != nil; traces != asked || given != o.traces {
+		if traces := o.traces != nil; traces != asked {
 			t.Errorf("asked: %v, traces: %v", asked, traces)
 		}
 		if _, made := otel.GetTracerProvider().(*sdktrace.TracerProvider); made {
@@ -287,6 +285,7 @@ func TestAnOwnerTracesOnlyIfAsked(t *testing.T) {
 		if err := o.close(); err != nil {
 			t.Error(err)
 		}
+		o.traces.Close()
 	}
 }
 

@@ -162,6 +162,8 @@ func (f *serveFlags) serve(ctx context.Context, g *global) error {
 		p.Release()
 		return err
 	}
+	defer o.traces.Close()
+	defer p.Release()
 	var door door
 	accept := effectrpc.AcceptOptions{AllowHosts: append([]string{f.host}, f.hosts...), AllowOrigins: f.origins, Token: token}
 	servers := []*http.Server{serveHTTP(l, door.guard(door.atMost(maxConnections, o.system.Handler(accept, false))))}

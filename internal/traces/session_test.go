@@ -60,6 +60,15 @@ func everything(s *Session) {
 	s.Ended(succeeded, nil, "")
 }
 
+// BenchmarkUnfollowed is all that is told of a piece of work, without traces.
+func BenchmarkUnfollowed(b *testing.B) {
+	var s *Session
+	b.ReportAllocs()
+	for b.Loop() {
+		everything(s)
+	}
+}
+
 func TestTheTreeOfAPieceOfWork(t *testing.T) {
 	c := tracestest.New(t)
 	tr, _ := begin(t, c.URL)
