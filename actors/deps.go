@@ -51,7 +51,8 @@ type Logins interface {
 }
 
 // Streamer asks a model. Stream returns at once; emit is called in order from
-// another goroutine until a StreamDone or a StreamError, and not after that.
+// another goroutine until a StreamDone or a StreamError, and not after that. It
+// may wait while deltas come faster than they are taken, until ctx ends.
 type Streamer interface {
 	Stream(ctx context.Context, req *messages.Request, emit func(messages.StreamEvent))
 }

@@ -16,7 +16,10 @@
 // Blocking: no Receive waits. Work that takes time runs beside its actor with
 // a context that ends when the actor stops, restarts or moves on, and its late
 // answers are dropped. Nobody waits for a slow subscriber: past 4096 events it
-// is cut off and told.
+// is cut off and told. Whoever reads a model's answer waits while much of it is
+// still to be taken by its session. Deltas of one part that wait behind each
+// other, for whomever, become one event with the same text; of a call's progress
+// the newest counts.
 //
 // Closing: System.Settle interrupts what runs and waits for it to be recorded,
 // System.Shutdown stops all actors; whoever opened the store closes it after
