@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -335,6 +336,7 @@ func (g *guardian) onCalm(me *Self) {
 		if err := st.Rest(ctx); err != nil && ctx.Err() == nil {
 			me.Log().Error("session store does not come to rest", "err", err)
 		}
+		runtime.GC() // pools let go of what they hold in two collections
 		debug.FreeOSMemory()
 		return nil
 	})
