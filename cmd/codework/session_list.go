@@ -48,7 +48,7 @@ age and title. Into a pipe the columns have tabs between them.`,
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "also the sessions of other directories")
-	c.Flags().StringVar(&q.Search, "search", "", "only sessions whose title has this text in it")
+	c.Flags().StringVar(&q.Search, "search", "", "only sessions whose title has this text in it, in upper or lower case, with or without accents")
 	c.Flags().BoolVar(&asJSON, "json", false, "print an array of everything that is known of them")
 	return c
 }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What is stored is measured against what it should answer, filled once and
+// found again; plots and thresholds are those of other runs.
+func TestAStockIsFilledOnceAndMeasured(t *testing.T) {
+	dir := t.TempDir()
+	home, plots := filepath.Join(dir, "home"), filepath.Join(dir, "plots")
+	for round := range 2 {
+		r := load(t, "--stored", "110", "--entries", "24", "--samples", "2", "--home", home, "--svg", plots, "--json", "--max", "open.p50=1h", "--max", "failures=0")
+		lines := strings.Split(strings.TrimSpace(r.out), "\n")
+		if r.code != 0 || len(lines) != 2 {
+			t.Fatalf("%+v", r)
+		}
+		for i, want := range []struct {
+			stock      string
+			number     int
+			operations int
+		}{{"stored", 110, 10}, {"entries", 24, 7}} {
+			var got struct {
+				Stock       string
+				Number      int
+				FillSeconds float64
+				Operations  []struct {
+					Name  string
+					Times struct{ N int }
+				}
+			}
+			if err := json.Unmarshal([]byte(lines[i]), &got); err != nil {
+				t.Fatal(err)
+			}
+			if got.Stock != want.stock || got.Number != want.number || len(got.Operations) != want.operations || (got.FillSeconds > 0) != (round == 0) {
+				t.Errorf("round %d: %s", round, lines[i])
+			}
+			for _, o := range got.Operations {
+				if o.Times.N == 0 {
+					t.Errorf("%s was not measured", o.Name)
+				}
+			}
+		}
+	}
+	for _, name := range []string{"stored", "entries"} {
+		b, err := os.ReadFile(filepath.Join(plots, name+".svg"))
+		if err != nil || !bytes.Contains(b, []byte("<svg")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	r := load(t, "--stored", "110", "--samples", "1", "--home", home, "--max", "search.p50=1ns", "--max", "first.p50=1s")
+	if r.code != exitFailed || !strings.Contains(r.out, "missed: search.p50=1ns: it is ") || !strings.Contains(r.out, "missed: first.p50=1s: not measured") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestWrongUseOfAStock(t *testing.T) {
+	for _, args := range [][]string{
+		{"--stored", "0"}, {"--stored", "x"}, {"--entries", "1"}, {"--idle", "0"}, {"--idle", "5", "--curve", "1"}, {"--stored", "1000", "--floor"},
+		{"--home", "x"}, {"--stored", "1000", "--samples", "0"}, {"--stored", "1000", "--html", "x"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 {
+			t.Errorf("%v: %d, %q, %q", args, code, out.String(), errs.String())
+		}
+	}
+}
