@@ -110,7 +110,7 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 		flag, text string
 		into       *[]int
 		least      int
-	}{{"stored", stored, &j.stock.stored, 2 * stockPage}, {"entries", entries, &j.stock.entries, 2 * fewEntries}, {"idle", resting, &j.stock.idle, 1}} {
+	}{{"stored", stored, &j.stock.stored, 4 * stockPage}, {"entries", entries, &j.stock.entries, stockPage}, {"idle", resting, &j.stock.idle, 1}} {
 		if l.text == "" {
 			continue
 		}

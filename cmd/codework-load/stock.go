@@ -278,7 +278,7 @@ func (s *stocked) sessions(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	page := min(stockPage, s.n)
+	const page = stockPage
 	list := func(want int, q func() messages.ListSessions) func(context.Context) (time.Duration, error) {
 		return func(ctx context.Context) (time.Duration, error) {
 			m := q()
@@ -308,7 +308,7 @@ func (s *stocked) sessions(ctx context.Context) error {
 	}
 	s.rep.Operations = []operation{
 		{Name: "list", About: "the first page of all sessions", once: list(page, func() messages.ListSessions { return messages.ListSessions{} })},
-		{Name: "middle", About: "a page in the middle of them", once: list(min(page, s.n/4), func() messages.ListSessions {
+		{Name: "middle", About: "a page in the middle of them", once: list(page, func() messages.ListSessions {
 			return messages.ListSessions{Before: all[s.n/4+s.rand.IntN(s.n/2)].ID}
 		})},
 		{Name: "folder", About: "the first page of a folder's sessions", once: func(ctx context.Context) (time.Duration, error) {
@@ -441,7 +441,7 @@ func (s *stocked) entries(ctx context.Context) error {
 			into *[]time.Duration
 			do   func(context.Context) (time.Duration, error)
 		}{
-			{&opened, func(ctx context.Context) (time.Duration, error) { return s.open(ctx, long, min(stockPage, s.n)) }},
+			{&opened, func(ctx context.Context) (time.Duration, error) { return s.open(ctx, long, stockPage) }},
 			{&cold, first(long)}, {&short, first(few[i%len(few)])},
 		} {
 			if err := s.start(ctx); err != nil {

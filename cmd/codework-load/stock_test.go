@@ -15,7 +15,7 @@ func TestAStockIsFilledOnceAndMeasured(t *testing.T) {
 	dir := t.TempDir()
 	home, plots := filepath.Join(dir, "home"), filepath.Join(dir, "plots")
 	for round := range 2 {
-		r := load(t, "--stored", "110", "--entries", "24", "--samples", "2", "--home", home, "--svg", plots, "--json", "--max", "open.p50=1h", "--max", "failures=0")
+		r := load(t, "--stored", "200", "--entries", "50", "--samples", "2", "--home", home, "--svg", plots, "--json", "--max", "open.p50=1h", "--max", "failures=0")
 		lines := strings.Split(strings.TrimSpace(r.out), "\n")
 		if r.code != 0 || len(lines) != 2 {
 			t.Fatalf("%+v", r)
@@ -24,7 +24,7 @@ func TestAStockIsFilledOnceAndMeasured(t *testing.T) {
 			stock      string
 			number     int
 			operations int
-		}{{"stored", 110, 10}, {"entries", 24, 7}} {
+		}{{"stored", 200, 10}, {"entries", 50, 7}} {
 			var got struct {
 				Stock       string
 				Number      int
@@ -53,7 +53,7 @@ func TestAStockIsFilledOnceAndMeasured(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r := load(t, "--stored", "110", "--samples", "1", "--home", home, "--max", "search.p50=1ns", "--max", "first.p50=1s")
+	r := load(t, "--stored", "200", "--samples", "1", "--home", home, "--max", "search.p50=1ns", "--max", "first.p50=1s")
 	if r.code != exitFailed || !strings.Contains(r.out, "missed: search.p50=1ns: it is ") || !strings.Contains(r.out, "missed: first.p50=1s: not measured") {
 		t.Errorf("%+v", r)
 	}
