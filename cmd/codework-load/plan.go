@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -121,6 +122,11 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	if beside != "" {
 		if j.beside, err = parseBeside(beside); err != nil {
 			return nil, fmt.Errorf("--beside: %w", err)
+		}
+	}
+	if j.stock.home != "" {
+		if j.stock.home, err = filepath.Abs(j.stock.home); err != nil { // servers are started in other folders
+			return nil, fmt.Errorf("--home: %w", err)
 		}
 	}
 	if err := j.check(); err != nil {
