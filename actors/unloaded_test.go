@@ -51,21 +51,12 @@ func variedSession(t *testing.T, r *rig, g *gate) string {
 		case 2: // stopped half way, with some text
 			a.start()
 			a.text("half an ans")
-			r.events.until(t, id, messages.EventLLMTextDelta, len(textDeltas(r, id)))
+			r.events.until(t, id, messages.EventLLMTextDelta, i+1) // one in each round
 			r.interrupt(id)
 		}
 		r.wait(id)
 	}
 	return id
-}
-
-func textDeltas(r *rig, id string) (all []string) {
-	for _, k := range r.events.types(id) {
-		if k == messages.EventLLMTextDelta {
-			all = append(all, k)
-		}
-	}
-	return append(all, "") // the one that is due
 }
 
 // What is read of a session from the end of its log is what the session says
