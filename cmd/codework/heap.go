@@ -20,15 +20,16 @@ const (
 	heapFloor = 44 << 20
 	// heapRoom is the least between what is alive and the next collection.
 	heapRoom = 8 << 20
-	// heapShare is the room of large heaps: a part of what is alive, or
-	// collections would take much of the processor time.
-	heapShare = 2
+	// heapLarge is in use where Go's own rule begins to hold: an owner of a
+	// thousand busy sessions needs its processor time more than memory.
+	heapLarge = 40 << 20
 )
 
 // heapGoal is where the next collection is due when so much is alive.
 func heapGoal(live uint64) uint64 {
 	used := live - min(live, storeTable)
-	return max(heapFloor, live+max(heapRoom, used/heapShare))
+	room := min(used, used*used/heapLarge)
+	return max(heapFloor, live+max(heapRoom, room))
 }
 
 // paceHeap keeps to heapGoal from now on, unless GOGC says what to do.
