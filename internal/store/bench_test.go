@@ -84,7 +84,7 @@ func BenchmarkOneByOne(b *testing.B) {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for _, n := range []int{10, 100, 1000} {
+	for _, n := range []int{0, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			dir := b.TempDir()
 			s := open(b, Options{Dir: dir})

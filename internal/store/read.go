@@ -98,6 +98,11 @@ func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
 		if snap.Record, last, err = s.record(txn, session); err != nil {
 			return err
 		}
+		if last == 0 { // new, most likely: one look instead of three ranges
+			if end, err := lastEvent(txn, session); err != nil || end.Seq == 0 {
+				return err
+			}
+		}
 		c := &chain{s: s, session: session}
 		err = s.eachEvent(ctx, txn, c, 0, func(e messages.Event) error {
 			snap.Events = append(snap.Events, e)
