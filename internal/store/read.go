@@ -98,10 +98,12 @@ func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
 		if snap.Record, last, err = s.record(txn, session); err != nil {
 			return err
 		}
-		if last == 0 { // new, most likely: one look instead of three ranges
-			if end, err := lastEvent(txn, session); err != nil || end.Seq == 0 {
-				return err
-			}
+		fresh, err := isFresh(txn, session, last)
+		if err != nil {
+			return err
+		}
+		if fresh {
+			return snap.started(txn, session)
 		}
 		c := &chain{s: s, session: session}
 		err = s.eachEvent(ctx, txn, c, 0, func(e messages.Event) error {
@@ -115,11 +117,7 @@ func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
 		if err != nil && !errors.As(err, &snap.Damaged) {
 			return err
 		}
-		prefix := []byte(startedPrefix + session + "/")
-		return eachKey(txn, prefix, func(key []byte) bool {
-			snap.Started = append(snap.Started, string(key[len(prefix):]))
-			return true
-		})
+		return snap.started(txn, session)
 	})
 	if err != nil {
 		return Snapshot{}, readError("session "+session, err)
@@ -128,6 +126,25 @@ func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
 		s.log.Warn("damaged log", "session", session, "seq", snap.Damaged.Seq, "reason", snap.Damaged.Reason)
 	}
 	return snap, nil
+}
+
+// isFresh tells whether a session has no events, and should have none: one look
+// at the end of its log instead of one from each side.
+func isFresh(txn *badger.Txn, session string, last int64) (bool, error) {
+	if last > 0 {
+		return false, nil
+	}
+	end, err := lastEvent(txn, session)
+	return end.Seq == 0, err
+}
+
+// started reads which calls have begun and not ended.
+func (snap *Snapshot) started(txn *badger.Txn, session string) error {
+	prefix := []byte(startedPrefix + session + "/")
+	return eachKey(txn, prefix, func(key []byte) bool {
+		snap.Started = append(snap.Started, string(key[len(prefix):]))
+		return true
+	})
 }
 
 // Events calls fn for the durable events behind a position, in order, at most
