@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -415,5 +417,38 @@ func TestRestLosesNothingAndDisturbsNobody(t *testing.T) {
 		if n := int64(len(mustLoad(t, s, fmt.Sprint("ses_", i)).Events)); n != written[i] {
 			t.Errorf("session %d has %d events, %d were written", i, n, written[i])
 		}
+	}
+}
+
+func TestAFolderThatTakesNoFilesHangsNobody(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	s.closeWithin = 50 * time.Millisecond
+	const events = 600
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	for n := 0; n < events; n += 10 { // more than Rest leaves alone
+		mustCommit(t, s, Batch{Session: "ses_a", Events: ofSize("ses_a", int64(n), 10, 10_000)})
+	}
+	var inTheWay []string // of the next table
+	for n := range 10 {
+		inTheWay = append(inTheWay, filepath.Join(s.badgerDir(), fmt.Sprintf("%06d.sst", n)))
+		if err := os.Mkdir(inTheWay[n], 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Rest(context.Background()); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("the store came to rest though its table cannot be written: %v", err)
+	}
+	for _, d := range inTheWay {
+		if err := os.Remove(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.closeWithin = closeLimit
+	if err := s.Rest(context.Background()); err != nil {
+		t.Errorf("the way is free: %v", err)
+	}
+	if snap := mustLoad(t, s, "ses_a"); len(snap.Events) != events {
+		t.Errorf("%d events of %d", len(snap.Events), events)
 	}
 }

@@ -116,7 +116,9 @@ type Store struct {
 	reads  sync.WaitGroup
 
 	closeOnce sync.Once
-	closeErr  error
+	// closeWithin is how long the database gets to close.
+	closeWithin time.Duration
+	closeErr    error
 }
 
 // Open opens the store, or makes it. It does not migrate. Errors wrap
@@ -126,7 +128,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Store{log: o.Log}
+	s := &Store{log: o.Log, closeWithin: closeLimit}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -261,7 +263,8 @@ func (s *Store) where() string {
 }
 
 // Close commits what is queued, waits for reads under way and closes the
-// database, for which it waits ten seconds at most. Later calls return what the first one did.
+// database, for which it waits ten seconds at most. Later calls return what the
+// first one did.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.commit.stop()
@@ -270,20 +273,28 @@ func (s *Store) Close() error {
 		s.mu.Unlock()
 		// A read under way looks into memory maps that closing takes away.
 		s.reads.Wait()
-		// Badger tries for ever to write its last table. What was acknowledged
-		// is in its log already.
-		closed := make(chan error, 1)
-		go func() { closed <- s.db.Close() }()
-		select {
-		case err := <-closed:
-			if err != nil {
-				s.closeErr = fmt.Errorf("close session store: %s", firstLine(err.Error()))
-			}
-		case <-time.After(closeLimit):
-			s.closeErr = fmt.Errorf("close session store: its folder %s takes no files any more", s.dir)
-		}
+		s.closeErr = s.closeDatabase()
 	})
 	return s.closeErr
+}
+
+// closeDatabase gives up after a while: Badger tries for ever to write its last
+// table. What was acknowledged is in its log already.
+func (s *Store) closeDatabase() error {
+	closed := make(chan error, 1)
+	db := s.db
+	go func() { closed <- db.Close() }()
+	late := time.NewTimer(s.closeWithin)
+	defer late.Stop()
+	select {
+	case err := <-closed:
+		if err != nil {
+			return fmt.Errorf("close session store: %s", firstLine(err.Error()))
+		}
+		return nil
+	case <-late.C:
+		return fmt.Errorf("close session store: its folder %s takes no files any more", s.dir)
+	}
 }
 
 // closeLimit is how long closing may take: long for a table of 16 MiB, short for
@@ -441,8 +452,8 @@ func (s *Store) reopen() error {
 	s.mu.Lock() // who comes to read waits here
 	defer s.mu.Unlock()
 	s.reads.Wait()
-	if err := s.db.Close(); err != nil {
-		return fmt.Errorf("close session store: %s", firstLine(err.Error()))
+	if err := s.closeDatabase(); err != nil {
+		return err
 	}
 	db, err := openBadger(badgerOptions(s.badgerDir(), s.log))
 	if err != nil {
