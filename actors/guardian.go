@@ -309,7 +309,7 @@ func (g *guardian) forgetRest(s *sessionSlot) {
 
 // calmAfter is how long all work must have ended before memory is given back: a
 // person who answers at once is not made to wait for that.
-const calmAfter = 10 * time.Second
+const calmAfter = 2 * time.Second
 
 // isCalm looks whether there is still no work.
 type isCalm struct{}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"codework/messages"
@@ -162,8 +164,32 @@ func Tools(req *messages.Request, t Target, encode func(dst []byte, d messages.T
 
 // Schema is a tool's schema in its shortest form, with the type and properties
 // that providers insist on. One that is missing or not an object becomes an
-// object without properties.
+// object without properties. The caller must not change it.
 func Schema(raw json.RawMessage) []byte {
+	if short, ok := schemas.Load(string(raw)); ok {
+		return short.([]byte)
+	}
+	short := shortSchema(raw)
+	if len(raw) <= maxKeptSchema && keptSchemas.Add(1) <= maxKeptSchemas {
+		schemas.Store(string(raw), slices.Clip(short))
+	}
+	return short
+}
+
+// The short forms of schemas are kept, by what they are made of: hundreds of
+// sessions begin with the same tools. The bounds are far above what plugins
+// bring, and 8 MiB together.
+var (
+	schemas     sync.Map // []byte by string
+	keptSchemas atomic.Int64
+)
+
+const (
+	maxKeptSchemas = 1024
+	maxKeptSchema  = 4 << 10 // bytes
+)
+
+func shortSchema(raw json.RawMessage) []byte {
 	var compact bytes.Buffer
 	var fields map[string]json.RawMessage
 	if json.Compact(&compact, raw) != nil || json.Unmarshal(raw, &fields) != nil || len(fields) == 0 {
