@@ -287,10 +287,14 @@ func TestBackgroundJobDoesNotDelayTheResult(t *testing.T) {
 
 func TestLateOutputWithinTheDrainIsKept(t *testing.T) {
 	m := newMount(t, newSandbox(t))
-	r := run(t, m, sandboxes.Command{Script: "( sleep 0.05; echo late ) & echo early"})
-	if r.out != "early\nlate\n" || r.Background {
-		t.Errorf("got %q %+v", r.out, r.Exit)
+	var r result
+	for range 5 { // a busy machine may take longer over the 50 ms than the drain waits
+		r = run(t, m, sandboxes.Command{Script: "( sleep 0.05; echo late ) & echo early"})
+		if r.out == "early\nlate\n" && !r.Background {
+			return
+		}
 	}
+	t.Errorf("got %q %+v", r.out, r.Exit)
 }
 
 // A job whose pipe nobody read any more would stop or die of its next line.

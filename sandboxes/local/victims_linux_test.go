@@ -170,9 +170,10 @@ func (sc *scene) leave() error {
 	return eventually("the victim outlives its command", func() bool { return size(sc.file) > now })
 }
 
-// within fails when it took too long.
+// within fails when it took too long, with room for a machine that runs other
+// tests as well.
 func within(start time.Time) error {
-	if d := time.Since(start); d > limit {
+	if d := time.Since(start); d > 2*limit {
 		return fmt.Errorf("took %v", d)
 	}
 	return nil
