@@ -204,6 +204,17 @@ func (c *committer) run() {
 	defer close(c.quit)
 	for {
 		group, closing := c.take()
+		if len(group) > 0 || len(c.deletions) > 0 && !closing {
+			if err := c.openAgain(closing); err != nil {
+				for _, it := range group {
+					it.done(err)
+				}
+				if len(group) == 0 {
+					<-c.wake // deletions go on when somebody else writes
+				}
+				continue
+			}
+		}
 		switch {
 		case len(group) > 0 && group[0].call != nil:
 			it := group[0]
@@ -222,6 +233,21 @@ func (c *committer) run() {
 			c.deleteSome()
 		}
 	}
+}
+
+// openAgain opens the database if Rest could not, for who writes now. Before that
+// nobody may ask for a second transaction: Badger would wait for ever.
+func (c *committer) openAgain(closing bool) error {
+	if !c.s.db.IsClosed() {
+		return nil
+	}
+	if closing {
+		return &messages.Refused{Name: messages.RefusedShutdown, Message: "session store is closing"}
+	}
+	if err := c.s.reopen(); err != nil {
+		return &messages.Refused{Name: messages.RefusedStore, Message: err.Error()}
+	}
+	return nil
 }
 
 // take returns what the next transaction should hold, in order; a call comes

@@ -88,8 +88,12 @@ func (c filter) takes(folder, title []byte) bool {
 }
 
 // fillRows is how many rows of the index are written at a time: what others
-// wait for meanwhile.
-const fillRows = 500
+// wait for meanwhile. fillBytes is where less than that is enough: the longest
+// folders and titles would be more than one transaction holds.
+const (
+	fillRows  = 500
+	fillBytes = 1 << 20
+)
 
 // fillIndex writes what rows of an older build do not say, in the committer's
 // goroutine, some at a time so that sessions are not held up. It is asked for by
@@ -119,7 +123,7 @@ func (s *Store) fillIndex(from []byte) {
 }
 
 func (s *Store) fillSome(from []byte) (next []byte, err error) {
-	if err := s.space.check(fillRows * 4 * rowOverhead); err != nil {
+	if err := s.space.check(fillBytes); err != nil {
 		return nil, err
 	}
 	var p prepared
@@ -131,7 +135,7 @@ func (s *Store) fillSome(from []byte) (next []byte, err error) {
 		defer it.Close()
 		seen := 0
 		for it.Seek(from); it.Valid(); it.Next() {
-			if seen++; seen > 10*fillRows || len(p.rows) == fillRows {
+			if seen++; seen > 10*fillRows || len(p.rows) == fillRows || p.bytes > fillBytes {
 				next = it.Item().KeyCopy(nil)
 				return nil
 			}

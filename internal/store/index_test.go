@@ -452,3 +452,122 @@ func TestAFolderThatTakesNoFilesHangsNobody(t *testing.T) {
 		t.Errorf("%d events of %d", len(snap.Events), events)
 	}
 }
+
+// Who takes the database's folder away, or makes the disk read-only, has a store
+// that goes on as it is: one that was closed could not be opened again.
+func TestRestLeavesAStoreAloneWhoseFolderTakesNoFiles(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	fill(t, s, "ses_a")
+	folder := filepath.Join(dir, "badger")
+	if err := os.Rename(folder, folder+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	before := s.db
+	if err := s.Rest(t.Context()); err != nil || s.db != before || s.db.IsClosed() {
+		t.Errorf("%v, closed %t", err, s.db.IsClosed())
+	}
+	if n := len(mustLoad(t, s, "ses_a").Events); n != filled {
+		t.Errorf("%d events are left", n)
+	}
+	if err := os.Rename(folder+".gone", folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Rest(t.Context()); err != nil || s.db == before {
+		t.Errorf("did not come to rest: %v", err)
+	}
+	if n := len(mustLoad(t, s, "ses_a").Events); n != filled {
+		t.Errorf("%d events are left", n)
+	}
+}
+
+// A database that could not be opened again refuses, and does not keep anybody
+// waiting; the next write tries again.
+func TestADatabaseThatRestCouldNotOpenIsOpenedByTheNextWrite(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	fill(t, s, "ses_a")
+	manifest := filepath.Join(dir, "badger", "MANIFEST")
+	hide := func() {
+		if err := errors.Join(os.Rename(manifest, manifest+".hidden"), os.Mkdir(manifest, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	show := func() {
+		if err := errors.Join(os.Remove(manifest), os.Rename(manifest+".hidden", manifest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hide()
+	if err := s.Rest(t.Context()); !errors.Is(err, ErrDamaged) {
+		t.Fatal(err)
+	}
+	var refused *messages.Refused
+	for range 3 { // the first transaction of a closed database is not the one that hangs
+		if err := commit(s, Batch{Session: "ses_a", Events: events("ses_a", filled, 1)}); !errors.As(err, &refused) {
+			t.Errorf("written: %v", err)
+		}
+	}
+	if err := commit(s, Batch{Session: "ses_a", Delete: true}); !errors.As(err, &refused) {
+		t.Errorf("deleted: %v", err)
+	}
+	if _, err := s.Load(t.Context(), "ses_a"); !errors.As(err, &refused) {
+		t.Errorf("read: %v", err)
+	}
+	s.Stats()
+	s.Idle(t.Context())
+	show()
+	mustCommit(t, s, Batch{Session: "ses_a", Events: events("ses_a", filled, 1)})
+	if n := len(mustLoad(t, s, "ses_a").Events); n != filled+1 {
+		t.Errorf("%d events are left", n)
+	}
+	// Closing does not wait for it either.
+	fill(t, s, "ses_b")
+	hide()
+	defer show()
+	if err := s.Rest(t.Context()); !errors.Is(err, ErrDamaged) {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// filled is how many events fill appends.
+const filled = 450
+
+// fill makes a session for which a store has reason to come to rest.
+func fill(t testing.TB, s *Store, id string) {
+	t.Helper()
+	mustCommit(t, s, Batch{Session: id, Record: session(id, "A", 1)})
+	for n := int64(0); n < filled; n += 50 {
+		mustCommit(t, s, Batch{Session: id, Events: ofSize(id, n, 50, restBytes/filled)})
+	}
+}
+
+// The longest folders and titles are more than one transaction holds.
+func TestLongRowsOfAnOlderIndexAreFilledToo(t *testing.T) {
+	s := open(t, Options{Dir: t.TempDir()})
+	var all sync.WaitGroup
+	for i := range fillRows {
+		id := fmt.Sprintf("ses_%04d", i)
+		r := session(id, strings.Repeat("\ufdfa", 200), int64(i)) // folded it is eleven times as long
+		r.HostDir = "/" + strings.Repeat("d", 4000)
+		all.Add(1)
+		s.Append(Batch{Session: id, Record: r}, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			all.Done()
+		})
+	}
+	all.Wait()
+	bare(t, s)
+	found(t, s, messages.ListSessions{Search: "x"})
+	for late := time.Now().Add(10 * time.Second); silent(t, s) > 0; {
+		if time.Now().After(late) {
+			t.Fatalf("%d rows still say nothing", silent(t, s))
+		}
+		mustCommit(t, s, Batch{Session: "ses_0000"}) // behind a step of the filling
+	}
+}

@@ -425,8 +425,8 @@ const restBytes = 4 << 20
 // come meanwhile wait for some tens of milliseconds. The owner calls it when
 // there is no work.
 //
-// After an error the store refuses everything until a later Rest has opened the
-// database.
+// After an error the store refuses what is read until a later Rest, or the next
+// write, has opened the database.
 func (s *Store) Rest(ctx context.Context) error {
 	if s.dir == "" {
 		return nil
@@ -443,11 +443,12 @@ func (s *Store) Rest(ctx context.Context) error {
 
 // reopen runs in the committer's goroutine: nothing is written meanwhile.
 func (s *Store) reopen() error {
-	if s.commit.sinceOpen < restBytes && !s.db.IsClosed() {
-		return nil
-	}
-	if err := s.space.check(memTableSize + valueLogSize); err != nil {
-		return nil // what is open goes on; there may be no room to open it again
+	full := s.space.check(memTableSize + valueLogSize)
+	switch closed := s.db.IsClosed(); {
+	case closed && full != nil:
+		return full
+	case !closed && (s.commit.sinceOpen < restBytes || full != nil || !takesFiles(s.badgerDir())):
+		return nil // what is open goes on; it could be impossible to open it again
 	}
 	s.mu.Lock() // who comes to read waits here
 	defer s.mu.Unlock()
@@ -461,6 +462,14 @@ func (s *Store) reopen() error {
 	}
 	s.db, s.commit.sinceOpen = db, 0
 	return nil
+}
+
+// takesFiles looks whether a folder is there and can be written to. A database
+// whose folder was moved away, or whose disk became read-only, still reads as long
+// as it is open, and closing it would not end.
+func takesFiles(dir string) bool {
+	path := filepath.Join(dir, "rest.tmp") // one name: a crash leaves one file at most
+	return os.WriteFile(path, []byte{0}, 0o600) == nil && os.Remove(path) == nil
 }
 
 // gcDiscard is the share of dead values at which Badger rewrites a value log.
