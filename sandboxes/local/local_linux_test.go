@@ -111,6 +111,37 @@ func TestScratchIsPrivateAndLeftOversOfTheDeadGo(t *testing.T) {
 	}
 }
 
+// TestAMountKeepsJobsAndFiles also where there never was a scratch folder.
+func TestAMountKeepsJobsAndFiles(t *testing.T) {
+	s := newSandbox(t)
+	keeps := func(m sandboxes.Mount) bool { return m.(sandboxes.Keeper).Keeps() }
+	m := newMount(t, s)
+	if keeps(m) {
+		t.Error("a mount that nobody used keeps something")
+	}
+	run(t, m, sandboxes.Command{Script: "true"})
+	if err := eventually("it is over", func() bool { return !keeps(m) }); err != nil {
+		t.Error("after a command:", err)
+	}
+	r := run(t, m, sandboxes.Command{Script: "sleep 60 >/dev/null 2>&1 & echo $!"})
+	if !keeps(m) {
+		t.Error("a background job is not kept")
+	}
+	run(t, m, sandboxes.Command{Script: "kill " + r.out})
+	if err := eventually("the job is over", func() bool { return !keeps(m) }); err != nil {
+		t.Error(err)
+	}
+	run(t, m, sandboxes.Command{Script: "echo x", Full: "full"})
+	if err := eventually("the command is over", func() bool {
+		m := m.(*mount)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.procs) == 0
+	}); err != nil || !keeps(m) {
+		t.Error("a file of its own is not kept", err)
+	}
+}
+
 func TestInfo(t *testing.T) {
 	i := newSandbox(t).Info()
 	if i.ID != "local" || i.Driver != "local" || i.Kind != messages.KindLocal || i.ProviderResourceID != nil || i.Ownership != "external" ||

@@ -2,7 +2,9 @@ package local
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 
@@ -79,7 +81,10 @@ func (m *mount) Keeps() bool {
 		return true
 	}
 	f, err := os.Open(m.scratch)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // nothing was ever put there
+		return false
+	case err != nil:
 		return true
 	}
 	defer f.Close()
