@@ -452,8 +452,8 @@ func (r *reader) replay(ctx context.Context, id string, n int) ([]json.RawMessag
 	if from, ok := from.(int64); ok {
 		from = max(from, at)
 		r.sub.told[id] = from
-		if r.after[id] > from {
-			out, r.after[id] = out[:from-at], from
+		if beyond := r.after[id] - from; beyond > 0 { // counted from the end: the log of a fork begins later
+			out, r.after[id] = out[:int64(len(out))-beyond], from
 		}
 	}
 	return out, nil

@@ -459,3 +459,70 @@ func TestASlowReaderDelaysNobody(t *testing.T) {
 		}
 	}
 }
+
+// aheadStore lets something happen before a log is read.
+type aheadStore struct {
+	Store
+	before func()
+}
+
+func (s *aheadStore) Events(ctx context.Context, session string, after int64, limit int, f func(messages.Event) error) error {
+	if s.before != nil {
+		s.before()
+	}
+	return s.Store.Events(ctx, session, after, limit, f)
+}
+
+// A fork's log does not begin with 1, and it may be opened while a reader reads
+// it from its beginning.
+func TestAForkThatIsOpenedWhileItsLogIsReadIsToldWhole(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	for range 3 {
+		r.prompt(id, "question", messages.Steer)
+		r.model.next(t).answer("answer")
+		r.wait(id)
+	}
+	fork, err := Ask[messages.SessionInfo](r.ctx, r.system.guardian, messages.Fork{SessionID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.restart()
+	ahead := &aheadStore{Store: r.store}
+	sub := subscribeTo(t, r.system.hub, fork.ID, at(fork.ID, 0))
+	rd := newReader(sub, r.system.hub, ahead)
+	looks := 0
+	ahead.before = func() {
+		if looks++; looks == 2 { // the first is whether the position is there
+			r.prompt(fork.ID, "and now", messages.Steer)
+			r.model.next(t).answer("so")
+			r.wait(fork.ID)
+		}
+	}
+	var got, want []int64
+	for len(want) == 0 || len(got) < len(want) {
+		batch, err := rd.next(soon(t), 64)
+		if err != nil {
+			t.Fatal(got, err)
+		}
+		for _, b := range batch {
+			e, err := contract.DecodeEvent(b)
+			if err != nil {
+				t.Fatalf("%q: %v", b, err)
+			}
+			if e.Durable() {
+				got = append(got, e.Seq)
+			}
+		}
+		if looks < 2 {
+			continue
+		}
+		want = nil
+		for _, e := range r.log(fork.ID) {
+			want = append(want, e.Seq)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

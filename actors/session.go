@@ -254,8 +254,7 @@ func (s *session) handle(m any) {
 	case messages.GetQueue:
 		s.queue(m, me.TakeReply())
 	case messages.GetHistory:
-		h, err := s.history(m)
-		me.Answer(h, err)
+		s.history(m, me.TakeReply())
 	case messages.Rename:
 		s.rename(m, me.TakeReply())
 	case messages.Link:

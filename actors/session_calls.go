@@ -17,18 +17,21 @@ const (
 	historyMaxBytes = 4 << 20 // a page ends early, far below a frame's limit
 )
 
-// history answers with a page of the conversation.
-func (s *session) history(m messages.GetHistory) (messages.History, error) {
+// history answers with a page of the conversation, once what is in it is on
+// disk: a reader goes on from its position.
+func (s *session) history(m messages.GetHistory, reply Reply) {
 	entries := s.led.entries
 	if m.Before != "" {
 		i := slices.IndexFunc(entries, func(e messages.Message) bool { return e.ID == m.Before })
 		if i < 0 {
-			return messages.History{}, errors.New("before: no such entry in this session")
+			reply.Send(nil, errors.New("before: no such entry in this session"))
+			return
 		}
 		entries = entries[:i]
 	}
 	page, more := lastPage(entries, pageLimit(m.Limit))
-	return messages.History{Entries: page, More: more, Seq: s.led.seq}, nil
+	h := messages.History{Entries: page, More: more, Seq: s.led.seq}
+	s.out.whenDurable(s.out.mark(), func(err error) { reply.Send(h, err) })
 }
 
 // pageLimit is how many entries a page has at most.

@@ -1,9 +1,11 @@
 package actors
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -467,4 +469,43 @@ func TestSkippedCallsOfACutOffAnswer(t *testing.T) {
 		t.Errorf("call %+v", p)
 	}
 	r.events.until(t, id, messages.EventExecutionSucceeded, 1)
+}
+
+// The position that comes with a conversation is one that a reader can go on
+// from.
+func TestThePositionOfAConversationIsOnDisk(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	release := sync.OnceFunc(r.flaky.holdAppends())
+	defer release()
+	prompted := make(chan error, 1)
+	go func() {
+		_, err := r.to(id, messages.Prompt{SessionID: id, Text: "question"})
+		prompted <- err
+	}()
+	for deadline := time.Now().Add(within); !r.inMemory()[id].pending; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the prompt does not get there")
+		}
+	}
+	history := r.system.guardian.request(toSession{id, messages.GetHistory{SessionID: id}})
+	if _, err := r.to(id, messages.GetSession{SessionID: id}); err != nil { // what was asked before is answered, or waits
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(r.ctx)
+	end()
+	for range 20 { // of two that are there, either may be seen
+		if h, err := history(ended); !errors.Is(err, context.Canceled) {
+			t.Fatalf("answered %+v, %v before it was on disk", h, err)
+		}
+	}
+	release()
+	if h, err := history(r.ctx); err != nil || h.(messages.History).Seq == 0 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if err := <-prompted; err != nil {
+		t.Error(err)
+	}
+	r.model.next(t).answer("answer")
+	r.wait(id)
 }
