@@ -103,9 +103,7 @@ func (c *crew) work() {
 	for {
 		for c.next < len(c.queue) {
 			f := c.take()
-			c.mu.Unlock()
-			f()
-			c.mu.Lock()
+			c.run(f)
 		}
 		if c.closed || c.hands > c.usual {
 			c.hands--
@@ -114,6 +112,14 @@ func (c *crew) work() {
 		c.idle++
 		c.ready.Wait()
 	}
+}
+
+// run lets others go on while f runs. The lock is taken again however f ends, so
+// that a panic is seen and not hidden by a lock that nobody holds.
+func (c *crew) run(f func()) {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	f()
 }
 
 // take is the next run of a queue that has one.

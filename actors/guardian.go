@@ -311,6 +311,10 @@ func (g *guardian) forgetRest(s *sessionSlot) {
 // person who answers at once is not made to wait for that.
 const calmAfter = 2 * time.Second
 
+// restAgain is when a store that did not come to rest is asked again: what it
+// lacked, a file handle say, comes back soon or not at all.
+const restAgain = time.Second
+
 // isCalm looks whether there is still no work.
 type isCalm struct{}
 
@@ -333,8 +337,15 @@ func (g *guardian) onCalm(me *Self) {
 	g.stirred = false
 	st := g.config.Store
 	me.Go(func(ctx context.Context) any {
-		if err := st.Rest(ctx); err != nil && ctx.Err() == nil {
+		for {
+			err := st.Rest(ctx)
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			// It refuses everything now, so that no end of work would bring
+			// anybody here again.
 			me.Log().Error("session store does not come to rest", "err", err)
+			sleep(ctx, restAgain)
 		}
 		runtime.GC() // pools let go of what they hold in two collections
 		debug.FreeOSMemory()

@@ -2,10 +2,12 @@ package actors
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -306,6 +308,39 @@ func TestMountsThatHoldNothingGoWithTheirSession(t *testing.T) {
 	s.closeRestful(nil, restful{"ses", map[*mounted]int{m: 0}})
 	if len(s.mounts["ses"]) != 1 {
 		t.Error("a mount in use was closed")
+	}
+}
+
+// tiredStore fails to come to rest once.
+type tiredStore struct {
+	Store
+	rests chan int
+	n     atomic.Int64
+}
+
+func (s *tiredStore) Rest(context.Context) error {
+	n := int(s.n.Add(1))
+	s.rests <- n
+	if n == 1 {
+		return errors.New("too many open files")
+	}
+	return nil
+}
+
+// A store that failed to come to rest serves nobody until it has.
+func TestAStoreThatDoesNotComeToRestIsAskedAgain(t *testing.T) {
+	st := &tiredStore{rests: make(chan int, 8)}
+	r := newRigWith(t, func(c *Config) { st.Store, c.Store = c.Store, st })
+	r.system.guardian.Tell(isCalm{})
+	for want := 1; want <= 2; want++ {
+		select {
+		case n := <-st.rests:
+			if n != want {
+				t.Fatalf("asked the %d. time, not the %d.", n, want)
+			}
+		case <-time.After(within):
+			t.Fatalf("it is not asked the %d. time", want)
+		}
 	}
 }
 
