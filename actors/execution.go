@@ -335,7 +335,7 @@ func (s *session) livePart(ev messages.StreamEvent) {
 	case messages.StreamCallEnd:
 		d.CallID, d.Name, d.Arguments = ev.Part.CallID, ev.Part.Name, messages.RawObject(ev.Part.Arguments)
 	}
-	s.live(partEvents[ev.Kind], d)
+	s.liveOf(partEvents[ev.Kind], d, ev.More)
 }
 
 // onAnswer takes a finished message: its calls are run, or the turn ends.

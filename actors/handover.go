@@ -86,6 +86,7 @@ func (p *streamPart) join(ev messages.StreamEvent) bool {
 		p.text.WriteString(p.ev.Delta)
 	}
 	p.text.WriteString(ev.Delta)
+	p.ev.More += 1 + ev.More
 	return true
 }
 

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"codework/internal/metrics"
 	"codework/messages"
@@ -19,6 +20,9 @@ const (
 	// subscriberQueue is how many events wait for one reader. A reader that
 	// lets more come is cut off; the number is the contract's.
 	subscriberQueue = 4096
+	// stalledAfter is how long a reader that takes something now and then is
+	// not cut off for pieces, which take no place in the queue of their own.
+	stalledAfter = time.Second
 	// subscriberJoined is how much text waits for one reader in events that
 	// others were joined to: seconds of what the fastest models write, and what
 	// a reader that does not read costs beside its events.
@@ -153,7 +157,8 @@ func (h *hub) tell(session string, seq int64) {
 
 // subscription is one reader's queue. Pieces that wait in it behind each other
 // in their session become one, so that a reader is cut off for what it does not
-// read, not for how finely a model cuts its words.
+// read, not for how finely a model cuts its words. In a queue that nobody takes
+// anything from they count all the same.
 type subscription struct {
 	session string           // "" for all
 	after   map[string]int64 // positions of sessions behind which the reader goes on
@@ -164,6 +169,8 @@ type subscription struct {
 	head   uint64            // number of the event at queue[0]
 	pieces map[string]uint64 // numbers of the events that are their session's newest, and pieces
 	joined int               // bytes of text that were joined to others
+	grown  int               // events that those in the queue stand for beside themselves
+	since  time.Time         // since when something waits, or was taken last
 	err    error             // ends the subscription once the queue is empty
 	over   bool              // the reader has been told of the end
 	done   chan struct{}     // closed then
@@ -181,10 +188,14 @@ func (s *subscription) offer(p *published) bool {
 	if s.err != nil {
 		return false
 	}
-	if s.join(p) {
+	if len(s.queue) == 0 {
+		s.since = time.Now()
+	}
+	stalled := len(s.queue)+s.grown >= subscriberQueue && time.Since(s.since) >= stalledAfter
+	if !stalled && s.join(p) {
 		return true
 	}
-	if len(s.queue) >= subscriberQueue {
+	if stalled || len(s.queue) >= subscriberQueue {
 		s.err = &messages.SubscriptionOverflow{Capacity: subscriberQueue}
 		return false
 	}
@@ -197,6 +208,7 @@ func (s *subscription) offer(p *published) bool {
 		delete(s.pieces, p.Session)
 	}
 	s.queue = append(s.queue, p)
+	s.grown += p.beside()
 	s.signal()
 	return true
 }
@@ -223,6 +235,9 @@ func (s *subscription) join(p *published) bool {
 	}
 	s.queue[n-s.head] = last
 	s.joined += len(p.Piece.Text)
+	if p.Piece.CallID == "" {
+		s.grown += 1 + p.Piece.More
+	}
 	return true
 }
 
@@ -235,6 +250,7 @@ func (s *subscription) pop(n, size int) []*published {
 		if s.pieces[p.Session] == s.head+uint64(took) {
 			delete(s.pieces, p.Session)
 		}
+		s.grown -= p.beside()
 		if p.private && p.Piece.CallID == "" {
 			first := len(p.Piece.Text)
 			p.take()
@@ -247,7 +263,7 @@ func (s *subscription) pop(n, size int) []*published {
 	}
 	batch := slices.Clone(s.queue[:took])
 	clear(s.queue[:took])
-	s.queue, s.head = s.queue[took:], s.head+uint64(took)
+	s.queue, s.head, s.since = s.queue[took:], s.head+uint64(took), time.Now()
 	if len(s.queue) == 0 {
 		s.queue = nil
 	}

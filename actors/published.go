@@ -20,6 +20,7 @@ type published struct {
 	private        bool       // in one reader's queue only
 	mu             sync.Mutex // guards what follows
 	text           []byte     // of the pieces together; nil: nothing was joined
+	more           int        // pieces that the text has beside the first
 	taken          bool
 
 	once sync.Once
@@ -54,7 +55,7 @@ func (p *published) join(e *messages.Event) bool {
 	a, b := p.Piece, e.Piece
 	switch {
 	case a.CallID != "":
-		p.Event = *e
+		p.Event = *e // what it replaces counts no more
 		return true
 	case p.text == nil:
 		if len(a.Text)+len(b.Text) > maxJoined {
@@ -65,7 +66,18 @@ func (p *published) join(e *messages.Event) bool {
 		return false
 	}
 	p.text = append(p.text, b.Text...)
+	p.more += 1 + b.More
 	return true
+}
+
+// beside is how many events it stands for beside itself.
+func (p *published) beside() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Piece == nil {
+		return 0
+	}
+	return p.Piece.More + p.more
 }
 
 // take ends the growing; the event is what it has become.
@@ -80,8 +92,8 @@ func (p *published) take() {
 		return
 	}
 	piece := *p.Piece
-	piece.Text = string(p.text)
-	p.Piece, p.text = &piece, nil
+	piece.Text, piece.More = string(p.text), piece.More+p.more
+	p.Piece, p.text, p.more = &piece, nil, 0
 	p.Data = encode(messages.EventData{Timestamp: piece.At, SessionID: p.Session, MessageID: piece.MessageID, PartIndex: &piece.Part, Delta: &piece.Text})
 }
 

@@ -20,13 +20,13 @@ import (
 func pieceEvent(session, message string, part int, text string) messages.Event {
 	d := messages.EventData{Timestamp: 1, SessionID: session, MessageID: message, PartIndex: &part, Delta: &text}
 	return messages.Event{ID: messages.NewEventID(), Type: messages.EventLLMTextDelta, Session: session, After: 1, Data: encode(d),
-		Piece: pieceOf(messages.EventLLMTextDelta, &d)}
+		Piece: pieceOf(messages.EventLLMTextDelta, &d, 0)}
 }
 
 func progressEvent(session, call, text string) messages.Event {
 	d := messages.EventData{Timestamp: 1, SessionID: session, MessageID: "m", CallID: call, Partial: messages.TextResult(text, false)}
 	return messages.Event{ID: messages.NewEventID(), Type: messages.EventToolProgress, Session: session, After: 1, Data: encode(d),
-		Piece: pieceOf(messages.EventToolProgress, &d)}
+		Piece: pieceOf(messages.EventToolProgress, &d, 0)}
 }
 
 // unread takes everything that waits for a reader, as it would come over the wire.
@@ -215,6 +215,38 @@ func TestAReaderThatDoesNotReadKeepsABoundedMuchOfText(t *testing.T) {
 	if _, err := sub.next(soon(t), 1); !errors.As(err, &over) {
 		t.Errorf("it ends with %v", err)
 	}
+}
+
+func TestPiecesCountInAQueueFromWhichNothingIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stalled, slow := newSubscription(""), newSubscription("")
+		// Half of what may wait comes joined by the session, the other half one
+		// by one: each counts.
+		write := func(n int) {
+			for i := range n / 2 {
+				e := pieceEvent("ses_a", "m", i/1000%2, "x")
+				e.Piece.More = 1
+				for _, sub := range []*subscription{stalled, slow} {
+					sub.offer(announce(e)[0])
+				}
+			}
+		}
+		for range 10 {
+			write(subscriberQueue)
+			time.Sleep(stalledAfter / 2)
+			if _, err := slow.next(t.Context(), 256); err != nil {
+				t.Fatalf("a reader that takes something twice a second is cut off: %v", err)
+			}
+		}
+		if events := unread(t, slow); len(events) > 0 || slow.grown != 0 || slow.joined != 0 {
+			t.Errorf("%d events wait behind what was taken; it counts %d pieces of %d bytes", len(events), slow.grown, slow.joined)
+		}
+		unread(t, stalled)
+		var over *messages.SubscriptionOverflow
+		if _, err := stalled.next(t.Context(), 1); !errors.As(err, &over) {
+			t.Errorf("a reader that takes nothing ends with %v", err)
+		}
+	})
 }
 
 func TestNewerProgressReplacesWhatWasNotRead(t *testing.T) {

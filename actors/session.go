@@ -453,10 +453,13 @@ func (s *session) append(w write, then func(error), records ...record) {
 }
 
 // live tells readers something that is not recorded.
-func (s *session) live(kind string, d messages.EventData) {
+func (s *session) live(kind string, d messages.EventData) { s.liveOf(kind, d, 0) }
+
+// liveOf is live for a piece that others were joined to.
+func (s *session) liveOf(kind string, d messages.EventData, more int) {
 	d.Timestamp, d.SessionID = s.now.UnixMilli(), s.id
 	s.observe(kind, &d)
-	e := messages.Event{ID: messages.NewEventID(), Type: kind, Session: s.id, Data: encode(d), Piece: pieceOf(kind, &d)}
+	e := messages.Event{ID: messages.NewEventID(), Type: kind, Session: s.id, Data: encode(d), Piece: pieceOf(kind, &d, more)}
 	if s.led != nil {
 		e.After = s.led.seq
 	}
@@ -464,10 +467,10 @@ func (s *session) live(kind string, d messages.EventData) {
 }
 
 // pieceOf tells what can be joined of a live event; nil when nothing can.
-func pieceOf(kind string, d *messages.EventData) *messages.Piece {
+func pieceOf(kind string, d *messages.EventData, more int) *messages.Piece {
 	switch kind {
 	case messages.EventLLMTextDelta, messages.EventLLMThinkingDelta, messages.EventLLMCallDelta:
-		return &messages.Piece{At: d.Timestamp, MessageID: d.MessageID, Part: *d.PartIndex, Text: *d.Delta}
+		return &messages.Piece{At: d.Timestamp, MessageID: d.MessageID, Part: *d.PartIndex, Text: *d.Delta, More: more}
 	case messages.EventToolProgress:
 		return &messages.Piece{At: d.Timestamp, MessageID: d.MessageID, CallID: d.CallID}
 	}

@@ -679,6 +679,23 @@ func TestServerKeepsConversations(t *testing.T) {
 
 // Many clients prompt and interrupt the same sessions. Whatever comes of it,
 // its order is good, and ten subscribers are told the same.
+// toldOf is what events say, with pieces of one part that follow each other as
+// one: those that wait for a reader are joined.
+func toldOf(events []event) (told []string) {
+	part := "" // that the last entry is of
+	for _, e := range events {
+		if e.Type != "session.llm.text.delta" {
+			told, part = append(told, e.ID), ""
+			continue
+		}
+		if p := at(e.Data, "messageId") + "/" + at(e.Data, "partIndex") + " "; p != part {
+			told, part = append(told, p), p
+		}
+		told[len(told)-1] += at(e.Data, "delta")
+	}
+	return told
+}
+
 func TestServerTellsTenSubscribersTheSame(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -728,8 +745,8 @@ func TestServerTellsTenSubscribersTheSame(t *testing.T) {
 			inOrder(t, events)
 		}
 		bySession := map[string][]string{}
-		for _, e := range events {
-			bySession[e.session()] = append(bySession[e.session()], e.ID)
+		for _, id := range ids {
+			bySession[id] = toldOf(ofSession(events, id))
 		}
 		if first == nil {
 			first = bySession

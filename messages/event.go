@@ -36,6 +36,8 @@ type Piece struct {
 	// it.
 	Part int
 	Text string
+	// More counts the ones of the model that were joined to it before.
+	More int
 	// CallID is that of a running call, whose newer progress replaces it; "" is
 	// a delta.
 	CallID string

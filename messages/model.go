@@ -240,6 +240,7 @@ type StreamEvent struct {
 	Kind  StreamKind
 	Index int    // of the part in the message
 	Delta string // text, thinking, or a fragment of call arguments
+	More  int    // of a delta: how many that came behind it were joined to it
 	Part  Part   // CallStart: id and name; the End kinds: the whole part
 	// RequestDigest is the hex SHA-256 of the request body (StreamStart).
 	RequestDigest string
