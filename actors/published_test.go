@@ -156,7 +156,7 @@ func TestJoinedPiecesSayTheSameInTheSameOrder(t *testing.T) {
 func TestPiecesThatWaitAreOneEvent(t *testing.T) {
 	hub := spawnHub(t)
 	slow, other := subscribeTo(t, hub, ""), subscribeTo(t, hub, "")
-	const n = 3 * subscriberQueue
+	const n = subscriberQueue/2 - 2 // of each: so many may wait for any time
 	for i := range n {
 		hub.Tell(publish{announce(pieceEvent("ses_a", "m", 0, fmt.Sprint(i, " ")), pieceEvent("ses_b", "m", 0, "b"))})
 		if i == 0 {
@@ -190,7 +190,7 @@ func TestPiecesThatWaitAreOneEvent(t *testing.T) {
 			t.Errorf("%d events", len(events))
 		}
 		if last := events[len(events)-1]; last.Seq != 1 {
-			t.Errorf("the last event is %+v", last)
+			t.Errorf("the last event is a %s", last.Type)
 		}
 	}
 }
