@@ -130,6 +130,7 @@ type session struct {
 	cache    *messages.EncodeCache
 	told     map[string]bool // notices said already
 	rest     func()          // stops the timer of the rest
+	stays    bool            // it could not be unloaded when it was asked; the guardian hears when it can
 }
 
 type held struct {
@@ -274,7 +275,8 @@ func (s *session) handle(m any) {
 		s.interrupt(messages.Interrupt{Reason: messages.ByShutdown}, false)
 		s.waiters = append(s.waiters, me.TakeReply())
 	case mayRest:
-		s.rests(s.id, s.phase == idle && len(s.out.waiting) == 0 && len(s.checking) == 0 && len(s.clients) == 0)
+		s.stays = !s.canRest()
+		s.rests(s.id, !s.stays)
 	case restOver:
 		if m.epoch == s.epoch && s.phase == idle && len(s.clients) == 0 {
 			s.retire(s.id)
@@ -292,6 +294,10 @@ func (s *session) afterMessage() {
 		return
 	}
 	s.answerWaiters()
+	if s.stays && s.canRest() {
+		s.stays = false
+		s.tellState()
+	}
 	if s.rest != nil {
 		s.rest()
 		s.rest = nil
@@ -299,6 +305,11 @@ func (s *session) afterMessage() {
 	if s.phase == idle && s.idle > 0 {
 		s.rest = s.me.After(s.idle, restOver{s.epoch})
 	}
+}
+
+// canRest tells whether nothing would be missed if the session were unloaded.
+func (s *session) canRest() bool {
+	return s.phase == idle && len(s.out.waiting) == 0 && len(s.checking) == 0 && len(s.clients) == 0
 }
 
 func (s *session) answerWaiters() {

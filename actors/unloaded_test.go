@@ -205,6 +205,39 @@ func TestSessionsWithoutWorkLeaveMemoryWhenThereAreMany(t *testing.T) {
 }
 
 // A list says what the sessions in it do, also of those that are in memory.
+// A session that could not leave yet, since something of it was on its way to
+// the disk, is among those that may leave as soon as that is there.
+func TestASessionThatCouldNotLeaveLeavesLater(t *testing.T) {
+	r := newRig(t)
+	id := r.create()
+	release := sync.OnceFunc(r.flaky.holdAppends())
+	defer release()
+	renamed := r.system.guardian.request(toSession{id, messages.Rename{SessionID: id, Title: "new"}})
+	r.system.guardian.Tell(retireSession{id})
+	if _, err := r.to(id, messages.GetSession{SessionID: id}); err != nil { // held back until it has said that it stays
+		t.Fatal(err)
+	}
+	release()
+	if _, err := renamed(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range mostResting {
+		other := r.create()
+		if _, err := r.to(other, messages.HasMessage{SessionID: other}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(within / 4); ; time.Sleep(time.Millisecond) {
+		in := r.inMemory()
+		if _, stays := in[id]; !stays && len(in) <= mostResting {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it stays, among %d in memory", len(in))
+		}
+	}
+}
+
 func TestAListSaysWhatItsSessionsDo(t *testing.T) {
 	r := newRig(t)
 	idle, busy := r.create(), r.create()
