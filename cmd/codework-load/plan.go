@@ -157,12 +157,14 @@ func (j *job) check() error {
 		return errors.New("--curve starts servers of its own, and so goes without --server")
 	case j.stock.wanted() && (j.server != "" || j.curve != nil || j.html != "" || j.floor):
 		return errors.New("--stored, --entries and --idle go without --server, --curve, --html and --floor")
+	case j.stock.wanted() && j.beside != nil:
+		return errors.New("--beside is for load, and so goes without --stored, --entries and --idle")
 	case j.stock.samples < 1:
 		return errors.New("--samples: expected 1 or more")
-	case j.stock.home != "" && !j.stock.wanted():
+	case j.stock.home != "" && j.stock.stored == nil && j.stock.entries == nil:
 		return errors.New("--home is for --stored and --entries")
 	case j.svg != "" && j.curve == nil && !j.stock.wanted():
-		return errors.New("--svg is for --curve; use --html")
+		return errors.New("--svg is for --curve, --stored, --entries and --idle; use --html")
 	case j.server == "" && j.dir != "":
 		return errors.New("--dir is for --server")
 	case j.server != "" && j.program != "":

@@ -62,10 +62,10 @@ func TestAStockIsFilledOnceAndMeasured(t *testing.T) {
 func TestWrongUseOfAStock(t *testing.T) {
 	for _, args := range [][]string{
 		{"--stored", "0"}, {"--stored", "x"}, {"--entries", "1"}, {"--idle", "0"}, {"--idle", "5", "--curve", "1"}, {"--stored", "1000", "--floor"},
-		{"--home", "x"}, {"--stored", "1000", "--samples", "0"}, {"--stored", "1000", "--html", "x"},
+		{"--home", "x"}, {"--home", "x", "--idle", "1"}, {"--idle", "1", "--beside", "burn"}, {"--stored", "1000", "--samples", "0"}, {"--stored", "1000", "--html", "x"},
 	} {
 		var out, errs bytes.Buffer
-		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 {
+		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 || strings.Contains(errs.String(), "find codework") {
 			t.Errorf("%v: %d, %q, %q", args, code, out.String(), errs.String())
 		}
 	}
