@@ -217,7 +217,8 @@ func TestNothingBeginsOnceTheSystemSettles(t *testing.T) {
 		r.model.next(t).call(toolCall("a", "t", ""))
 		g.wait(t)
 	}
-	release := r.flaky.holdAppends()
+	release := sync.OnceFunc(r.flaky.holdAppends())
+	defer release()
 	var admitted []func(context.Context) (any, error)
 	// Admissions are on their way to the disk when the system settles.
 	for _, id := range []string{idle, busy, stopping} {
@@ -228,6 +229,11 @@ func TestNothingBeginsOnceTheSystemSettles(t *testing.T) {
 	}
 	settled := r.system.guardian.request(drain{})
 	refused := r.system.guardian.request(toSession{idle, messages.Prompt{SessionID: idle, Text: "too late"}})
+	for _, id := range []string{idle, busy, stopping} { // has got all of that when it answers
+		if _, err := r.to(id, messages.GetSession{SessionID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	release()
 	if _, err := settled(r.ctx); err != nil {
 		t.Fatal(err)
