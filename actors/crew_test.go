@@ -87,6 +87,25 @@ func TestACrewThatWasClosedStillRunsWhatIsScheduled(t *testing.T) {
 	})
 }
 
+// Whoever runs a mailbox unlocks on the way out of a panic as well: without the
+// lock that would end the process for another reason than the one to be seen.
+func TestAPanicOfARunLeavesTheLockTaken(t *testing.T) {
+	c := newCrew()
+	c.mu.Lock()
+	func() {
+		defer func() {
+			if p := recover(); p != "the reason" {
+				t.Errorf("it ends with %v", p)
+			}
+		}()
+		c.run(func() { panic("the reason") })
+	}()
+	if c.mu.TryLock() {
+		t.Error("nobody holds the lock")
+	}
+	c.mu.Unlock()
+}
+
 // BenchmarkMailboxes is a message to each of 200 actors that have nothing else
 // to do: what it costs to get to the actor.
 func BenchmarkMailboxes(b *testing.B) {
