@@ -17,9 +17,9 @@ const (
 	storeTable = 21 << 20
 	// heapFloor is what the heap may always grow to: 200 sessions that are
 	// prompted at once get under way without a collection.
-	heapFloor = 44 << 20
+	heapFloor = 41 << 20
 	// heapRoom is the least between what is alive and the next collection.
-	heapRoom = 8 << 20
+	heapRoom = 7 << 20
 	// heapLarge is in use where Go's own rule begins to hold: an owner of a
 	// thousand busy sessions needs its processor time more than memory.
 	heapLarge = 40 << 20
