@@ -17,7 +17,7 @@ const (
 	storeTable = 21 << 20
 	// heapFloor is what the heap may always grow to: 200 sessions that are
 	// prompted at once get under way without a collection.
-	heapFloor = 41 << 20
+	heapFloor = 40 << 20
 	// heapRoom is the least between what is alive and the next collection.
 	heapRoom = 7 << 20
 	// heapLarge is in use where Go's own rule begins to hold: an owner of a
