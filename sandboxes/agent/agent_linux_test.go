@@ -283,13 +283,19 @@ func TestServeEndsCleanlyWithItsClient(t *testing.T) {
 func peer(t *testing.T, say ...[]byte) net.Conn {
 	near, far := net.Pipe()
 	t.Cleanup(func() { far.Close() })
+	heard := make(chan struct{})
 	go func() {
-		go func() { _, _ = io.Copy(io.Discard, far) }()
+		_, _ = far.Read(make([]byte, maxBody))
+		close(heard)
+		_, _ = io.Copy(io.Discard, far)
+	}()
+	go func() {
 		for _, b := range say {
 			if _, err := far.Write(b); err != nil {
 				return
 			}
 		}
+		<-heard // or the other side may only learn that its handshake got nowhere
 		far.Close()
 	}()
 	return near
