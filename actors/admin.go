@@ -98,7 +98,7 @@ func (g *guardian) delete(me *Self, m messages.Delete) {
 	st, boxes := g.config.Store, g.registry
 	g.quiesce(me, quiesce{m.SessionID, m.Force, func(ctx context.Context) (any, error) {
 		boxes.Tell(unmountAll{session: m.SessionID})
-		return nil, commit(ctx, st, store.Batch{Session: m.SessionID, Delete: true})
+		return nil, commit(context.WithoutCancel(ctx), st, store.Batch{Session: m.SessionID, Delete: true})
 	}})
 }
 
@@ -132,7 +132,9 @@ func findings(lines []string, repaired bool) messages.Findings {
 	return f
 }
 
-// commit appends a batch and waits for it.
+// commit appends a batch and waits for it. Who would do it again after an error
+// waits to the end, which always comes: what is given up on may be written all
+// the same.
 func commit(ctx context.Context, st Store, b store.Batch) error {
 	done := make(chan error, 1)
 	st.Append(b, func(err error) { done <- err })
@@ -196,7 +198,7 @@ func forkOf(ctx context.Context, st Store, publish func([]*published), boxes *sh
 		Data: encode(messages.EventData{Timestamp: now, SessionID: rec.ID, SourceSessionID: m.SessionID, SourceEntryID: at,
 			BaseSeq: &base, Entries: &messages.Part{Type: messages.PartText, Blob: blob, Bytes: int64(len(copied))}})}
 	events := []messages.Event{e}
-	if err := commit(ctx, st, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: events}); err != nil {
+	if err := commit(context.WithoutCancel(ctx), st, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: events}); err != nil {
 		return messages.SessionInfo{}, err
 	}
 	publish(announce(events...))

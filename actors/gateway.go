@@ -232,8 +232,8 @@ func answerCall(c *effectrpc.Call, v any, err error) {
 }
 
 func failCall(c *effectrpc.Call, err error) {
-	if c.Context().Err() != nil {
-		err = errStopped // whatever it was, the connection's end was first
+	if c.Context().Err() != nil || errors.Is(err, context.Canceled) {
+		err = errStopped // whatever it was, the connection's end was first, or that of who was to answer
 	}
 	if b, ok := contract.EncodeError(err); ok {
 		c.Fail(b)

@@ -504,7 +504,7 @@ func (g *guardian) create(me *Self, m messages.CreateSession) {
 			return nil
 		}
 		rec := newRecord(m, at)
-		if err := commit(ctx, st, store.Batch{Session: rec.ID, Record: &rec}); err != nil {
+		if err := commit(context.WithoutCancel(ctx), st, store.Batch{Session: rec.ID, Record: &rec}); err != nil {
 			places.undo(ctx, at)
 			reply.Send(nil, err)
 			return nil
