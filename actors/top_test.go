@@ -74,8 +74,11 @@ func TestTopShowsEveryActorOnceAndForgetsThoseThatEnd(t *testing.T) {
 		return n
 	}
 	c := r.dial(t, true)
-	// The registry starts the host's sandbox in its own time.
-	untilTop(t, r, func(top messages.Top) bool { return kinds(top)["sandbox local"] == 1 })
+	// The registry starts the host's sandbox in its own time, and a gateway gets
+	// its name when it has begun.
+	untilTop(t, r, func(top messages.Top) bool {
+		return kinds(top)["sandbox local"] == 1 && kinds(top)["gateway local"] == 1
+	})
 	top := must[messages.Top](t, c, contract.ServerTop, object{})
 	for _, want := range []string{"guardian ", "hub ", "registry ", "plugins ", "sandbox local", "gateway local"} {
 		if kinds(top)[want] != 1 {
