@@ -15,7 +15,9 @@
 //
 // Blocking: no Receive waits. Work that takes time runs beside its actor with
 // a context that ends when the actor stops, restarts or moves on, and its late
-// answers are dropped. Nobody waits for a slow subscriber: past 4096 events it
+// answers are dropped. Mailboxes are run by a few goroutines, in the order in
+// which something came into them; when many sessions begin an exchange at once,
+// a few do so at a time. Nobody waits for a slow subscriber: past 4096 events it
 // is cut off and told. Whoever reads a model's answer waits while much of it is
 // still to be taken by its session. Deltas of one part that wait behind each
 // other, for whomever, become one event with the same text; of a call's progress

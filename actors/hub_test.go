@@ -477,16 +477,7 @@ func (s *aheadStore) Events(ctx context.Context, session string, after int64, li
 // it from its beginning.
 func TestAForkThatIsOpenedWhileItsLogIsReadIsToldWhole(t *testing.T) {
 	r := newRig(t)
-	id := r.create()
-	for range 3 {
-		r.prompt(id, "question", messages.Steer)
-		r.model.next(t).answer("answer")
-		r.wait(id)
-	}
-	fork, err := Ask[messages.SessionInfo](r.ctx, r.system.guardian, messages.Fork{SessionID: id})
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, fork := forked(t, r)
 	r.restart()
 	ahead := &aheadStore{Store: r.store}
 	sub := subscribeTo(t, r.system.hub, fork.ID, at(fork.ID, 0))

@@ -112,9 +112,10 @@ func TestWhatIsReadWithoutTheSessionIsWhatItWouldSay(t *testing.T) {
 	}
 }
 
-func TestAnEntryThatAForkCopiedIsFound(t *testing.T) {
-	r := newRig(t)
-	id := r.create()
+// forked is a session of three turns, and its fork.
+func forked(t *testing.T, r *rig) (id string, fork messages.SessionInfo) {
+	t.Helper()
+	id = r.create()
 	for range 3 {
 		r.prompt(id, "question", messages.Steer)
 		r.model.next(t).answer("answer")
@@ -124,6 +125,12 @@ func TestAnEntryThatAForkCopiedIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return id, fork
+}
+
+func TestAnEntryThatAForkCopiedIsFound(t *testing.T) {
+	r := newRig(t)
+	id, fork := forked(t, r)
 	entries := r.ledger(id).entries
 	r.restart()
 	v, err := r.to(fork.ID, messages.GetHistory{SessionID: fork.ID, Before: entries[3].ID, Limit: 2})

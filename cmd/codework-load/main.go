@@ -166,8 +166,11 @@ func (r *report) good() bool {
 	return r.failed() == 0 && !r.Faults.any() && len(r.Missed) == 0 && (r.Alone == nil || r.Alone.good())
 }
 
+// printed is a report of any kind.
+type printed interface{ print(io.Writer) error }
+
 // say prints a report.
-func (j *job) say(r *report) error {
+func (j *job) say(r printed) error {
 	j.progress("")
 	if j.asJSON {
 		return json.NewEncoder(j.out).Encode(r)

@@ -80,7 +80,7 @@ func (j *job) runStock(ctx context.Context) (good bool, err error) {
 			if err != nil {
 				return false, fmt.Errorf("%d %s: %w", n, kind.name, err)
 			}
-			if err := j.sayStock(r); err != nil {
+			if err := j.say(r); err != nil {
 				return false, err
 			}
 			good = good && len(r.Failures) == 0 && len(r.Missed) == 0

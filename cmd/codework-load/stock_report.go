@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -99,19 +98,6 @@ func (r *stockReport) print(w io.Writer) error {
 		fmt.Fprintf(&b, "missed: %s\n", m)
 	}
 	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// sayStock prints a report.
-func (j *job) sayStock(r *stockReport) error {
-	j.progress("")
-	if j.asJSON {
-		return json.NewEncoder(j.out).Encode(r)
-	}
-	if err := r.print(j.out); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(j.out)
 	return err
 }
 
