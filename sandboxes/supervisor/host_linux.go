@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -374,18 +375,20 @@ func (c *crew) finish(w *worker) {
 	}
 }
 
+// retire sees to it that the runner gets no further command. It needs mu.
+func (c *crew) retire(w *worker) {
+	w.conn.Close()
+	if i := slices.Index(c.idle, w); i >= 0 {
+		c.idle = slices.Delete(c.idle, i, i+1)
+	}
+}
+
 // lost is called when a runner's socket has ended. Its supervisor sweeps and
-// then says that it is gone.
+// then says that it is gone, or has said so already: these are two sockets.
 func (c *crew) lost(w *worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w.conn.Close()
-	for i, o := range c.idle {
-		if o == w {
-			c.idle = append(c.idle[:i], c.idle[i+1:]...)
-			break
-		}
-	}
+	c.retire(w)
 	if w.proc == nil || c.dead {
 		return
 	}
@@ -449,21 +452,28 @@ func (c *crew) listen() {
 			c.close()
 			return
 		}
-		c.mu.Lock()
-		w := c.runners[f.id]
-		delete(c.runners, f.id)
-		if w != nil {
-			if len(f.body) > 0 {
-				c.log.Warn("start runner", "error", string(f.body))
-				if w.proc != nil {
-					w.proc.settle(Status{}, fmt.Errorf("start runner: %s", f.body), true)
-				}
-			}
-			c.finish(w)
-			w.conn.Close()
-		}
-		c.mu.Unlock()
+		c.gone(f)
 	}
+}
+
+// gone is called when the supervisor says that nothing of a runner is left, or
+// that it could not be started.
+func (c *crew) gone(f frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.runners[f.id]
+	delete(c.runners, f.id)
+	if w == nil {
+		return
+	}
+	if len(f.body) > 0 {
+		c.log.Warn("start runner", "error", string(f.body))
+		if w.proc != nil {
+			w.proc.settle(Status{}, fmt.Errorf("start runner: %s", f.body), true)
+		}
+	}
+	c.finish(w)
+	c.retire(w)
 }
 
 // close lets the supervisor and all runners see the end, and kills the

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -207,6 +209,26 @@ func TestIdleRunnerThatDiedIsReplaced(t *testing.T) {
 	wait(t, "exit", p.Exited())
 	if s, err := p.Result(); err != nil || s.Code != 6 {
 		t.Error(s, err)
+	}
+}
+
+// What a runner's own socket tells and what its supervisor tells come in any
+// order: a dead one must not be given a command between the two.
+func TestRunnerThatIsGoneGetsNoCommand(t *testing.T) {
+	near, far, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	defer far.Close()
+	w := &worker{id: 7, conn: near}
+	c := &crew{log: slog.New(slog.DiscardHandler), runners: map[uint32]*worker{7: w}, idle: []*worker{w}}
+	c.gone(frame{kindGone, 7, nil})
+	if len(c.idle) > 0 || len(c.runners) > 0 {
+		t.Errorf("still there: %v idle, %v known", c.idle, c.runners)
+	}
+	if _, err := near.Write([]byte{0}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("its socket is open: %v", err)
 	}
 }
 

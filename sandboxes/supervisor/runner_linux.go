@@ -3,6 +3,7 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 
@@ -12,8 +13,9 @@ import (
 // runner runs one command at a time and owns the tree below it.
 type runner struct {
 	tree  *tree
-	umask int // what it was started with
-	nice  int // of commands
+	umask int         // what it was started with
+	nice  int         // of commands
+	forks chan func() // run by the thread that has stepped back
 
 	// The following are guarded by tree.mu.
 	id     uint32 // of the command at work or the last one
@@ -25,8 +27,7 @@ type runner struct {
 // serveCommands is the hidden mode of a runner: it returns when the server has
 // closed the control socket and nothing is left of any command.
 func serveCommands() {
-	r := &runner{tree: newTree()}
-	r.nice = commandNice(0)
+	r := &runner{tree: newTree(), nice: commandNice(), forks: make(chan func())}
 	r.umask = syscall.Umask(0)
 	syscall.Umask(r.umask)
 	r.tree.onExit = func(pid int, w syscall.WaitStatus) {
@@ -44,6 +45,7 @@ func serveCommands() {
 		}
 	}
 	go r.tree.reap()
+	go r.stepBack()
 	for {
 		f, fds, err := receive()
 		if err != nil {
@@ -102,11 +104,7 @@ func (r *runner) run(f frame, fds []int) {
 		// Closed before the end of the command can be reported: whoever
 		// hears of that waits for the end of the pipes.
 		defer closeAll(fds)
-		pid, err := syscall.ForkExec(j.Path, j.Argv, attr)
-		if err == nil {
-			r.stepBack(pid)
-		}
-		return pid, err
+		return r.fork(j, attr)
 	}, func(pid int) {
 		r.id, r.main = f.id, pid
 	})
@@ -126,26 +124,44 @@ func (r *runner) run(f frame, fds []int) {
 // server about three quarters of one when it needs it.
 const niceBy = 5
 
-// commandNice is the nice value for commands, in the usual range from -20 to 19,
-// where the process pid has its own.
-func commandNice(pid int) int {
+// commandNice is the nice value for commands, in the usual range from -20 to 19.
+func commandNice() int {
 	const shift = 20 // the system call gives 20 less the nice value
-	own, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		own = shift
 	}
 	return min(shift-own+niceBy, shift-1)
 }
 
-// stepBack gives a command that has just begun, and what it may have started,
-// the lower priority. Where the kernel makes a scheduling group of each session
-// of processes, nice values only count within one, and the group has a value of
-// its own; it is set as far as we may. A command that cannot step back runs all
-// the same.
-func (r *runner) stepBack(pid int) {
-	_ = unix.Setpriority(unix.PRIO_PGRP, pid, r.nice)
+// stepBack runs the forks on a thread of its own that has the lower priority:
+// whatever begins on it has that from its first instruction. The thread never
+// goes back, which would need a privilege. Where it may not step back, commands
+// run all the same.
+func (r *runner) stepBack() {
+	runtime.LockOSThread()
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, r.nice) // of this thread alone
+	for fork := range r.forks {
+		fork()
+	}
+}
+
+// fork starts the command. Where the kernel makes a scheduling group of each
+// session of processes, nice values only count within one, and the group has a
+// value of its own; it is set as far as we may.
+func (r *runner) fork(j Job, attr *syscall.ProcAttr) (pid int, err error) {
+	done := make(chan struct{})
+	r.forks <- func() {
+		pid, err = syscall.ForkExec(j.Path, j.Argv, attr)
+		close(done)
+	}
+	<-done
+	if err != nil {
+		return 0, err
+	}
 	if f, err := os.OpenFile(fmt.Sprintf("/proc/%d/autogroup", pid), os.O_WRONLY, 0); err == nil {
 		_, _ = f.WriteString(strconv.Itoa(r.nice))
 		f.Close()
 	}
+	return pid, nil
 }
