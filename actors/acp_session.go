@@ -496,15 +496,13 @@ func (g *editor) send(t *turn, p messages.Prompt) {
 	s := t.s
 	t.sent, s.prompted = true, true
 	p.World = s.world
-	wait, at := g.guardian.request(toSession{s.id, p}), time.Now()
+	admitted, wait := g.system.admitting(), g.guardian.request(toSession{s.id, p})
 	if g.left { // the news that the editor is gone was before it
 		g.tell(s.id, messages.Interrupt{SessionID: s.id, Prompt: p.ID, Reason: messages.ByShutdown})
 	}
 	g.me.Go(func(ctx context.Context) any {
 		_, err := wait(ctx)
-		if err == nil {
-			g.system.config.Metrics.Admission(time.Since(at))
-		}
+		admitted(err)
 		return promptAnswered{t, err}
 	})
 }

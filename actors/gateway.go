@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"time"
 
 	"codework/messages"
 	"codework/protocol/contract"
@@ -161,12 +160,14 @@ func loginCall(ctx context.Context, logins Logins, m any) (any, error) {
 
 // forward asks for the answer to a call and passes it on.
 func (g *gateway) forward(me *Self, c *effectrpc.Call, to *Ref, m any) {
-	wait, at := to.request(m), time.Now()
+	admitted := func(error) {}
+	if c.Method() == contract.SessionPrompt {
+		admitted = g.system.admitting()
+	}
+	wait := to.request(m)
 	me.Go(func(context.Context) any {
 		v, err := wait(c.Context())
-		if err == nil && c.Method() == contract.SessionPrompt {
-			g.system.config.Metrics.Admission(time.Since(at))
-		}
+		admitted(err)
 		for errors.Is(err, errStopped) && again(to, c, m) {
 			v, err = to.request(m)(c.Context())
 		}

@@ -234,6 +234,11 @@ func TestAdmissionsOfConnectionsAreTimed(t *testing.T) {
 	if got := sample(t, r.system, "admission_duration_seconds_count"); got != "1" {
 		t.Errorf("%s admissions", got)
 	}
+	r.system.begins.mu.Lock()
+	defer r.system.begins.mu.Unlock()
+	if n := r.system.begins.under; n != 0 {
+		t.Errorf("%d are under way, and none waits for an answer", n)
+	}
 }
 
 func TestReadersThatAreCutOffAreCounted(t *testing.T) {

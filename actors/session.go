@@ -40,7 +40,7 @@ type sessionDeps struct {
 	places  places
 	clock   func() time.Time
 	claims  *claims
-	begins  turnstile
+	begins  *turnstile
 	idle    time.Duration
 	count   *metrics.Metrics // nil counts nothing
 	traces  *traces.Traces   // nil follows nothing

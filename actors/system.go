@@ -31,6 +31,7 @@ type Identity struct {
 type System struct {
 	rt       *Runtime
 	guardian *Ref
+	begins   *turnstile
 	hub      *Ref
 	places   places
 	config   Config
@@ -50,7 +51,7 @@ func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*S
 	}
 	rt := NewRuntime(log)
 	rt.failed = config.Metrics.ActorFailed
-	s := &System{rt: rt, config: config, identity: id, started: time.Now(), takeover: make(chan struct{}), log: log}
+	s := &System{rt: rt, config: config, identity: id, started: time.Now(), begins: newTurnstile(), takeover: make(chan struct{}), log: log}
 	deps := registryDeps{store: config.Store, shelf: newShelf(s.started), local: config.Local, drivers: drivers, server: config.Server,
 		settings: config.sandboxSettings(), idle: idleConnection}
 	// Sessions show their sandboxes from the first moment on. That the records
@@ -64,7 +65,7 @@ func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*S
 		deps.idle = config.idleConnection
 	}
 	begun := new(atomic.Bool)
-	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config, begun: begun, boxes: deps} })
+	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config, begun: begun, boxes: deps, begins: s.begins} })
 	if w, ok := config.Prepare.(*Workshop); ok {
 		w.guardian, w.shelf = s.guardian, deps.shelf
 	}
@@ -82,6 +83,18 @@ func (s *System) Failed() <-chan struct{} { return s.guardian.Done() }
 
 // Takeover is closed when another process has asked to own the home.
 func (s *System) Takeover() <-chan struct{} { return s.takeover }
+
+// admitting is told of a prompt before it is sent on, and over when it was
+// answered.
+func (s *System) admitting() (over func(error)) {
+	at, admitted := time.Now(), s.begins.admit()
+	return func(err error) {
+		admitted()
+		if err == nil {
+			s.config.Metrics.Admission(time.Since(at))
+		}
+	}
+}
 
 // Serve answers one connection until it ends. local tells that it comes over
 // the socket of this machine.

@@ -11,7 +11,7 @@ func TestFewBeginAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTurnstile()
 		const all = 100
-		most, inside, seen := cap(s), make(chan struct{}, all), make(chan int, all)
+		most, inside, seen := cap(s.slots), make(chan struct{}, all), make(chan int, all)
 		done := make(chan struct{})
 		for range all {
 			go func() {
@@ -31,8 +31,8 @@ func TestFewBeginAtATime(t *testing.T) {
 		for range all {
 			peak = max(peak, <-seen)
 		}
-		if peak != most || len(s) != 0 {
-			t.Errorf("%d were inside at once, %d may be; %d are left", peak, most, len(s))
+		if peak != most || len(s.slots) != 0 {
+			t.Errorf("%d were inside at once, %d may be; %d are left", peak, most, len(s.slots))
 		}
 	})
 }
@@ -42,7 +42,7 @@ func TestOneThatTakesLongLetsOthersIn(t *testing.T) {
 		s := newTurnstile()
 		began := time.Now()
 		var leaves []func()
-		for range cap(s) {
+		for range cap(s.slots) {
 			leaves = append(leaves, s.enter(t.Context()))
 		}
 		leave := s.enter(t.Context())
@@ -52,13 +52,13 @@ func TestOneThatTakesLongLetsOthersIn(t *testing.T) {
 		for _, l := range leaves {
 			l() // its turn is long over: nothing may be let in for it again
 		}
-		if len(s) != 1 {
-			t.Errorf("%d are counted inside, 1 is", len(s))
+		if len(s.slots) != 1 {
+			t.Errorf("%d are counted inside, 1 is", len(s.slots))
 		}
 		leave()
 		leave()
-		if len(s) != 0 {
-			t.Errorf("%d are counted inside, none is", len(s))
+		if len(s.slots) != 0 {
+			t.Errorf("%d are counted inside, none is", len(s.slots))
 		}
 	})
 }
@@ -66,14 +66,52 @@ func TestOneThatTakesLongLetsOthersIn(t *testing.T) {
 func TestWhoStopsWaitingDoesNotEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTurnstile()
-		for range cap(s) {
-			s <- struct{}{}
+		for range cap(s.slots) {
+			s.slots <- struct{}{}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		s.enter(ctx)()
-		if len(s) != cap(s) {
-			t.Errorf("%d are inside of %d", len(s), cap(s))
+		if len(s.slots) != cap(s.slots) {
+			t.Errorf("%d are inside of %d", len(s.slots), cap(s.slots))
+		}
+	})
+}
+
+func TestAdmissionsGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTurnstile()
+		enters := func() <-chan time.Duration {
+			took, began := make(chan time.Duration, 1), time.Now()
+			go func() {
+				s.enter(t.Context())()
+				took <- time.Since(began)
+			}()
+			return took
+		}
+		one, two := s.admit(), s.admit()
+		first := enters()
+		time.Sleep(yieldsFor / 4)
+		one()
+		time.Sleep(yieldsFor / 4)
+		two()
+		if took := <-first; took != yieldsFor/2 {
+			t.Errorf("entered after %s, when the last was admitted that is %s", took, yieldsFor/2)
+		}
+		if took := <-enters(); took != 0 {
+			t.Errorf("entered after %s, with no admission under way", took)
+		}
+	})
+}
+
+func TestAdmissionsWithoutEndDoNotKeepOthersOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTurnstile()
+		defer s.admit()()
+		began := time.Now()
+		s.enter(t.Context())()
+		if took := time.Since(began); took != yieldsFor {
+			t.Errorf("entered after %s, not %s", took, yieldsFor)
 		}
 	})
 }
