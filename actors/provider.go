@@ -260,11 +260,11 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 }
 
 // A stream is read at this many pieces a second at most, after the first
-// streamBurst at once. The fastest models give a tenth of it; what gives more,
-// a cache, a local server or a broken one, would take a processor from all
-// other sessions.
+// streamBurst at once. The fastest models give two to three thousand; what
+// gives more, a cache, a local server or a broken one, would take a processor
+// from all other sessions.
 const (
-	streamRate  = 20_000
+	streamRate  = 5_000
 	streamBurst = 1_000
 	// streamNap is the shortest wait that is worth a timer.
 	streamNap = time.Millisecond
