@@ -109,6 +109,12 @@ func (g *guardian) check(me *Self, m messages.Check) {
 		reply := me.TakeReply()
 		me.Go(func(ctx context.Context) any {
 			lines, err := st.Check(ctx, m.SessionID)
+			if err == nil && len(lines) == 0 {
+				var wrong string
+				if wrong, _, err = checkpointsFit(ctx, st, m.SessionID); wrong != "" {
+					lines = []string{wrong}
+				}
+			}
 			reply.Send(findings(lines, false), err)
 			return nil
 		})
@@ -116,6 +122,13 @@ func (g *guardian) check(me *Self, m messages.Check) {
 	}
 	g.quiesce(me, quiesce{m.SessionID, false, func(ctx context.Context) (any, error) {
 		lines, err := st.Repair(ctx, m.SessionID)
+		if err == nil && len(lines) == 0 {
+			wrong, led, fits := checkpointsFit(ctx, st, m.SessionID)
+			if err = fits; err == nil && wrong != "" {
+				lines = []string{wrong}
+				err = commit(ctx, st, store.Batch{Session: m.SessionID, Checkpoint: led.checkpoint()})
+			}
+		}
 		return findings(lines, err == nil), err
 	}})
 }
@@ -124,8 +137,10 @@ func findings(lines []string, repaired bool) messages.Findings {
 	f := messages.Findings{Findings: []messages.Finding{}}
 	for _, l := range lines {
 		code := "list"
-		if strings.HasPrefix(l, "log ") {
-			code = "log"
+		for _, c := range [...]string{"log", "checkpoint"} {
+			if strings.HasPrefix(l, c+" ") {
+				code = c
+			}
 		}
 		f.Findings = append(f.Findings, messages.Finding{Code: code, Detail: l, Repaired: repaired})
 	}
@@ -164,7 +179,7 @@ func (g *guardian) fork(me *Self, m messages.Fork) {
 // forkOf writes the new session and tells readers of it, before anybody can
 // prompt it.
 func forkOf(ctx context.Context, st Store, publish func([]*published), boxes *shelf, m messages.Fork) (messages.SessionInfo, error) {
-	led, snap, err := readLedger(ctx, st, m.SessionID)
+	led, snap, err := recall(ctx, st, m.SessionID)
 	if err != nil {
 		return messages.SessionInfo{}, err
 	}
@@ -219,16 +234,7 @@ func readLedger(ctx context.Context, st Store, id string) (*ledger, store.Snapsh
 	}
 	led := newLedger(snap.Record)
 	led.load = st.Blob
-	for _, e := range snap.Events {
-		d, err := e.Decode()
-		if err == nil {
-			err = led.apply(e, d)
-		}
-		if err != nil {
-			return nil, snap, err
-		}
-	}
-	return led, snap, nil
+	return led, snap, led.applyAll(snap.Events)
 }
 
 // resumeAll wakes the sessions in which prompts wait.

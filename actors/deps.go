@@ -17,6 +17,8 @@ type Store interface {
 	// session are committed in order.
 	Append(b store.Batch, done func(error))
 	Load(ctx context.Context, session string) (store.Snapshot, error)
+	// Recall is Load from the newest checkpoint on.
+	Recall(ctx context.Context, session string) (store.Snapshot, error)
 	// Repair takes what cannot be read off the end of a damaged log.
 	Repair(ctx context.Context, session string) ([]string, error)
 	// Check says what is wrong with a session, one line each.

@@ -338,7 +338,7 @@ func TestBoundPromptsEndWithTheirConnection(t *testing.T) {
 				t.Errorf("reason %q", d.Reason)
 			}
 			r.wait(id)
-			if l := r.ledger(id); len(l.inbox) != 0 || l.ids["mine-2"] {
+			if l := r.ledger(id); len(l.inbox) != 0 || l.has("mine-2") {
 				t.Error("the queued prompt was not taken back")
 			}
 		})

@@ -229,7 +229,10 @@ func (g *guardian) start(me *Self) {
 			ofPlugins.Tell(endPlugins{session}) // first: who hears that the mount is left asks for these next
 			registry.Tell(unmountAll{session, onlyHost})
 		},
-		places: g.places,
+		places: g.places, checkpoints: checkpointEvents,
+	}
+	if g.config.checkpoints > 0 {
+		g.deps.checkpoints = g.config.checkpoints
 	}
 }
 
@@ -720,6 +723,7 @@ type Config struct {
 	Traces *traces.Traces
 
 	idleConnection time.Duration // for tests; 0 is the constant of that name
+	checkpoints    int64         // for tests; 0 is checkpointEvents
 }
 
 // sandboxSettings is how settings are found.

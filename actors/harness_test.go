@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -97,13 +98,23 @@ func (f *flakyStore) Append(b store.Batch, done func(error)) {
 }
 
 func (f *flakyStore) Load(ctx context.Context, id string) (store.Snapshot, error) {
-	f.mu.Lock()
-	err := f.load
-	f.mu.Unlock()
-	if err != nil {
+	if err := f.loadError(); err != nil {
 		return store.Snapshot{}, err
 	}
 	return f.Store.Load(ctx, id)
+}
+
+func (f *flakyStore) Recall(ctx context.Context, id string) (store.Snapshot, error) {
+	if err := f.loadError(); err != nil {
+		return store.Snapshot{}, err
+	}
+	return f.Store.Recall(ctx, id)
+}
+
+func (f *flakyStore) loadError() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.load
 }
 
 func (f *flakyStore) Prompt(id string) (session, hash string, ok bool, err error) {
@@ -184,7 +195,7 @@ func (r *rig) boot() {
 	if os.Getenv("ACTORS_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	config := Config{Store: r.flaky, Prepare: r, Local: nowhere{}, Dir: "/",
+	config := Config{Store: r.flaky, Prepare: r, Local: nowhere{}, Dir: "/", checkpoints: 4,
 		Watch: func(l Load) {
 			r.loaded.Store(int64(l.Loaded))
 			r.clients.Store(int64(l.Clients))
@@ -287,22 +298,19 @@ func (r *rig) log(id string) []messages.Event {
 	return snap.Events
 }
 
-// ledger folds the log of a session.
+// ledger folds the log of a session. Its checkpoints must say the same.
 func (r *rig) ledger(id string) *ledger {
 	r.t.Helper()
-	snap, err := r.store.Load(r.ctx, id)
+	l, snap, err := readLedger(r.ctx, r.store, id)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	l := newLedger(snap.Record)
-	for _, e := range snap.Events {
-		d, err := e.Decode()
-		if err == nil {
-			err = l.apply(e, d)
-		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+	kept, now, err := recall(r.ctx, r.store, id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if now.Head == snap.Head && reflect.DeepEqual(now.Record, snap.Record) && !l.same(kept) {
+		r.t.Fatalf("the log says\n%+v\nits checkpoints\n%+v", l, kept)
 	}
 	return l
 }

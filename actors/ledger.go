@@ -27,9 +27,15 @@ type ledger struct {
 	// crashes counts the executions in a row that the process did not survive.
 	crashes int
 	running bool
-	// prompts holds the content hash of every prompt id ever admitted here.
+	// prompts holds the content hash of every prompt id that was admitted here
+	// behind the checkpoint that the ledger was read from. Older ones the store
+	// knows.
 	prompts map[string]string
-	ids     map[string]bool // of entries
+	// The newest checkpoint is of the event at saved and covers the first kept
+	// entries; those behind have about unsaved bytes of text.
+	saved   int64
+	kept    int
+	unsaved int
 }
 
 // input is a prompt that was admitted and not promoted yet.
@@ -52,7 +58,7 @@ type draft struct {
 // stored ones are for lists.
 func newLedger(record messages.SessionRecord) *ledger {
 	record.Usage, record.Discarded, record.Turns = messages.Usage{}, messages.Usage{}, 0
-	return &ledger{record: record, prompts: map[string]string{}, ids: map[string]bool{}}
+	return &ledger{record: record, prompts: map[string]string{}}
 }
 
 // apply takes the next event of the log.
@@ -137,6 +143,20 @@ func (l *ledger) apply(e messages.Event, d messages.EventData) error {
 	return nil
 }
 
+// applyAll takes the next events of the log.
+func (l *ledger) applyAll(events []messages.Event) error {
+	for _, e := range events {
+		d, err := e.Decode()
+		if err == nil {
+			err = l.apply(e, d)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // copied takes over the conversation that a fork begins with.
 func (l *ledger) copied(d messages.EventData) error {
 	if d.Entries == nil || l.load == nil {
@@ -158,7 +178,21 @@ func (l *ledger) copied(d messages.EventData) error {
 
 func (l *ledger) add(m messages.Message) {
 	l.entries = append(l.entries, m)
-	l.ids[m.ID] = true
+	l.unsaved += textSize(m)
+}
+
+// textSize is about how much an entry says, in bytes.
+func textSize(m messages.Message) (n int) {
+	for _, p := range m.Parts {
+		n += len(p.Text) + len(p.Signature) + len(p.Arguments)
+		if p.Result != nil {
+			n += len(p.Result.Details)
+			for _, q := range p.Result.Content {
+				n += len(q.Text)
+			}
+		}
+	}
+	return n
 }
 
 func (l *ledger) dequeue(id string) {
@@ -196,7 +230,13 @@ func (l *ledger) ready(id string) {
 
 // taken tells whether a message that is no prompt has that id.
 func (l *ledger) taken(id string) bool {
-	return l.ids[id] || l.draft != nil && l.draft.message.ID == id
+	return l.has(id) || l.draft != nil && l.draft.message.ID == id
+}
+
+// has tells whether an entry has that id. It is asked too seldom for an index
+// of tens of thousands of entries to be kept.
+func (l *ledger) has(id string) bool {
+	return slices.ContainsFunc(l.entries, func(m messages.Message) bool { return m.ID == id })
 }
 
 // hasSteer tells whether a prompt waits to join the running exchange.

@@ -183,7 +183,7 @@ func TestAClientThatLeavesWhileItsPromptIsLookedUp(t *testing.T) {
 	release()
 	_, err := q(r.ctx)
 	r.wait(id)
-	if l := r.ledger(id); err == nil || len(l.inbox) != 0 || l.ids["mine"] {
+	if l := r.ledger(id); err == nil || len(l.inbox) != 0 || l.has("mine") {
 		t.Errorf("the prompt of a client that has gone was admitted (%v)", err)
 	}
 	r.system.guardian.Tell(retireSession{id})

@@ -42,8 +42,10 @@ type sessionDeps struct {
 	claims  *claims
 	begins  *turnstile
 	idle    time.Duration
-	count   *metrics.Metrics // nil counts nothing
-	traces  *traces.Traces   // nil follows nothing
+	// checkpoints is how many events there are between two, at least.
+	checkpoints int64
+	count       *metrics.Metrics // nil counts nothing
+	traces      *traces.Traces   // nil follows nothing
 }
 
 // sessionState is what the guardian knows of a live session.
@@ -251,7 +253,7 @@ func (s *session) handle(m any) {
 	case messages.Configure:
 		s.configure(m, me.TakeReply())
 	case messages.HasMessage:
-		me.Answer(messages.Found{Found: s.led.ids[m.MessageID]}, nil)
+		me.Answer(messages.Found{Found: s.led.has(m.MessageID)}, nil)
 	case messages.GetQueue:
 		s.queue(m, me.TakeReply())
 	case messages.GetHistory:
@@ -346,7 +348,11 @@ func (s *session) load() {
 		case <-ctx.Done():
 			return nil
 		}
-		led, snap, err := readLedger(ctx, s.store, id)
+		read := recall
+		if !told.unknown {
+			read = readLedger // readers may lack events that a checkpoint covers
+		}
+		led, snap, err := read(ctx, s.store, id)
 		if err != nil {
 			return loaded{epoch: epoch, err: err}
 		}
@@ -447,8 +453,10 @@ func (s *session) append(w write, then func(error), records ...record) {
 		b.Events = append(b.Events, e)
 		s.observe(r.kind, &d)
 	}
-	if w.prompt != nil {
+	if w.prompt != nil { // who sent it waits: no checkpoint
 		b.PromptID, b.PromptHash = w.prompt.prompt.ID, promptHash(w.prompt.body, w.prompt.prompt.Delivery)
+	} else if len(b.Events) > 0 && s.led.due(s.checkpoints) {
+		b.Checkpoint = s.led.checkpoint()
 	}
 	if w.record {
 		rec := s.led.record

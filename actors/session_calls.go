@@ -58,17 +58,7 @@ func lastPage(entries []messages.Message, limit int) (page []messages.Message, m
 
 // entrySize is about what an entry takes in JSON.
 func entrySize(m messages.Message) int {
-	n := 512
-	for _, p := range m.Parts {
-		n += 256 + len(p.Text) + len(p.Signature) + len(p.Arguments)
-		if p.Result != nil {
-			n += len(p.Result.Details)
-			for _, q := range p.Result.Content {
-				n += len(q.Text)
-			}
-		}
-	}
-	return n
+	return 512 + 256*len(m.Parts) + textSize(m)
 }
 
 // maxTitleRunes bounds a title that somebody gives.

@@ -451,7 +451,7 @@ func TestAClientThatLeavesTakesItsOwnWorkAlong(t *testing.T) {
 	}
 	next.answer("ok")
 	r.wait(id)
-	if l := r.ledger(id); len(l.inbox) != 0 || l.ids["mine-2"] {
+	if l := r.ledger(id); len(l.inbox) != 0 || l.has("mine-2") {
 		t.Error("a queued prompt of the client that left was kept")
 	}
 }

@@ -206,10 +206,10 @@ type EncodeCache struct {
 }
 
 // For returns the entries made under this key, after forgetting any others.
-// The map is the caller's to fill, by message id.
-func (c *EncodeCache) For(key string) map[string]any {
+// The map is the caller's to fill, by message id, with about that many.
+func (c *EncodeCache) For(key string, messages int) map[string]any {
 	if c.entries == nil || c.key != key {
-		c.key, c.entries = key, map[string]any{}
+		c.key, c.entries = key, make(map[string]any, messages)
 	}
 	return c.entries
 }

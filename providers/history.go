@@ -214,7 +214,7 @@ func cacheOf(req *messages.Request, key string) map[string]any {
 		images = "image"
 	}
 	return cache.For(strings.Join([]string{
-		string(req.Model.Protocol), req.Model.Provider.ID, req.Model.ID, images, key}, "\x00"))
+		string(req.Model.Protocol), req.Model.Provider.ID, req.Model.ID, images, key}, "\x00"), len(req.Messages))
 }
 
 func isCall(p messages.Part) bool { return p.Type == messages.PartToolCall }

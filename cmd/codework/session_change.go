@@ -175,7 +175,8 @@ func newSessionCheck(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check ID",
 		Short: "Look whether a session's log is whole, and mend it",
-		Long: `Look whether a session's log and its place in the list are whole. Findings are
+		Long: `Look whether a session's log and its place in the list are whole, and whether its
+checkpoints, from which a long session is read, say what the log says. Findings are
 printed one a line; exit 1 when some are left.`,
 		Args: oneSession(0),
 		RunE: func(c *cobra.Command, args []string) error {

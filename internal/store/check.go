@@ -51,6 +51,7 @@ type findings struct {
 	good    Head     // the last good event
 	end     int64    // position that the log reached, as far as is known
 	missing bool     // no row in the list index
+	bad     error    // what is wrong with the checkpoints
 	extra   [][]byte // rows of the index that are wrong
 	record  messages.SessionRecord
 }
@@ -59,6 +60,9 @@ func (f findings) lines() []string {
 	var out []string
 	if f.damage != nil {
 		out = append(out, fmt.Sprintf("log is damaged at event %d: %s", f.damage.Seq, f.damage.Reason))
+	}
+	if f.bad != nil {
+		out = append(out, f.bad.Error())
 	}
 	if f.missing {
 		out = append(out, "session is missing in the list")
@@ -90,6 +94,7 @@ func (s *Store) examine(ctx context.Context, session string) (findings, error) {
 		if h, err := lastEvent(txn, session); err == nil {
 			f.end = max(f.end, h.Seq)
 		}
+		_, _, f.bad = s.checkpoints(txn, session)
 		want := string(indexKey(r.UpdatedAt, session))
 		return eachKey(txn, []byte(indexPrefix), func(key []byte) bool {
 			switch id, ok := indexedSession(key); {
@@ -106,11 +111,16 @@ func (s *Store) examine(ctx context.Context, session string) (findings, error) {
 
 // repair runs in the committer's goroutine: nothing else writes meanwhile.
 func (c *committer) repair(session string, f findings) error {
-	if f.damage == nil && !f.missing && len(f.extra) == 0 {
+	if len(f.lines()) == 0 {
 		return nil
 	}
 	if err := c.s.space.check(maxBatchBytes); err != nil {
 		return err
+	}
+	if f.damage != nil || f.bad != nil {
+		if err := c.dropCheckpoints(session); err != nil {
+			return writeError(c.s.where(), err)
+		}
 	}
 	if f.damage != nil {
 		for more := true; more; {

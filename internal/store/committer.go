@@ -55,6 +55,9 @@ type Batch struct {
 	// Started and Settled put and remove the rows of tool calls (call ids):
 	// a call whose row is found after a crash may have had side effects.
 	Started, Settled []string
+	// Checkpoint, if not nil, is of the batch's last event, or of the log's if the
+	// batch has none.
+	Checkpoint *Checkpoint
 	// Delete removes the session and all it wrote, and goes with nothing else.
 	// The session is gone when done is called; its rows are removed behind it,
 	// if need be after the next Open.
@@ -138,6 +141,9 @@ func sizeOf(b *Batch) int64 {
 	}
 	if b.Record != nil {
 		n += 8*rowOverhead + len(b.Record.AppendSystemPrompt)
+	}
+	if b.Checkpoint != nil {
+		n += rowOverhead + checkpointHead + len(b.Checkpoint.Data)
 	}
 	for _, id := range b.Started {
 		n += rowOverhead + len(id)
@@ -476,7 +482,7 @@ func checkBatch(b *Batch) error {
 		return bad("session record is another session's")
 	case b.Record != nil && b.Record.UpdatedAt < 0:
 		return bad("session record: updatedAt is before 1970")
-	case b.Delete && (b.Record != nil || len(b.Events)+len(b.Started)+len(b.Settled) > 0 || b.PromptID != ""):
+	case b.Delete && (b.Record != nil || b.Checkpoint != nil || len(b.Events)+len(b.Started)+len(b.Settled) > 0 || b.PromptID != ""):
 		return bad("a deletion goes with nothing else")
 	}
 	for _, ids := range [...][]string{b.Started, b.Settled} {
@@ -565,6 +571,16 @@ func (c *committer) encode(b *Batch, h *head, inline int) (*prepared, error) {
 		}
 		p.set(eventKey(b.Session, e.Seq), value)
 		p.head.Head = Head{Seq: e.Seq, Hash: hashRecord(e.Seq, value)}
+	}
+	if b.Checkpoint != nil {
+		if b.Checkpoint.Seq != p.head.Seq {
+			return nil, fmt.Errorf("%w: %s has %d, the checkpoint has %d", ErrGap, b.Session, p.head.Seq, b.Checkpoint.Seq)
+		}
+		value, err := encodeCheckpoint(b.Checkpoint, p.head.Hash, inline, c.s.PutBlob)
+		if err != nil {
+			return nil, err
+		}
+		p.set(checkpointKey(b.Session, b.Checkpoint.Seq), value)
 	}
 	if b.PromptID != "" {
 		p.set(promptKey(b.PromptID), encodePrompt(b.Session, b.PromptHash))
@@ -690,7 +706,7 @@ func (c *committer) deleteStep(d *deletion) (finished bool, err error) {
 			finished = prompts == nil
 			return err
 		}
-		for _, prefix := range [...]string{eventPrefix, startedPrefix, removedPrefix} {
+		for _, prefix := range [...]string{checkpointPrefix, eventPrefix, startedPrefix, removedPrefix} {
 			if err := eachKey(txn, []byte(prefix+d.session+"/"), collect); err != nil {
 				return err
 			}

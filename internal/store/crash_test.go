@@ -45,9 +45,14 @@ func appendForEver(dir string) {
 			}
 		}
 		wg.Go(func() {
-			for {
+			for saved := int64(0); ; { // each child begins its checkpoints anew
 				b.Record = session(id, "T", last+1)
 				b.Events = events(id, last, 1+int(last)%3)
+				b.Checkpoint = nil
+				if end := last + int64(len(b.Events)); end > saved+10 {
+					b.Checkpoint = at(end, saved)
+					saved = end
+				}
 				if err := commit(s, b); err != nil {
 					fmt.Println("error", err)
 					os.Exit(1)
@@ -111,6 +116,18 @@ func TestAcknowledgedEventsSurviveKill(t *testing.T) {
 			snap := mustLoad(t, s, id)
 			if snap.Damaged != nil || snap.Head.Seq < seq {
 				t.Errorf("%s: acknowledged %d, found %d, damage %v", id, seq, snap.Head.Seq, snap.Damaged)
+			}
+			// What checkpoints cover and what is behind them is the log.
+			kept := mustRecall(t, s, id)
+			covered := int64(0)
+			for _, c := range kept.Checkpoints {
+				if c != *at(c.Seq, covered) {
+					t.Errorf("%s: a checkpoint %+v behind %d", id, c, covered)
+				}
+				covered = c.Seq
+			}
+			if kept.Head != snap.Head || covered+int64(len(kept.Events)) != snap.Head.Seq {
+				t.Errorf("%s: checkpoints to %d and %d events are not the log to %d", id, covered, len(kept.Events), snap.Head.Seq)
 			}
 			if problems, err := s.Check(context.Background(), id); err != nil || problems != nil {
 				t.Errorf("%s: %q %v", id, problems, err)

@@ -14,10 +14,12 @@ import (
 
 // Snapshot is a session as the store has it.
 type Snapshot struct {
-	Record  messages.SessionRecord
-	Events  []messages.Event // in order; the good ones when the log is damaged
-	Started []string         // tool calls that were started and have no result
-	Head    Head             // of the last event in Events
+	Record messages.SessionRecord
+	Events []messages.Event // in order; the good ones when the log is damaged
+	// Checkpoints are what is before Events, the oldest first. Only Recall has some.
+	Checkpoints []Checkpoint
+	Started     []string // tool calls that were started and have no result
+	Head        Head     // of the last event in Events
 	// Damaged says what is wrong with the log, nil for a whole one. Nothing
 	// can be appended behind Events before Repair took out the rest.
 	Damaged *Damage
@@ -91,6 +93,17 @@ const cancelStride = 256
 // A damaged log is not an error, see Snapshot.Damaged. The error is
 // *messages.SessionNotFound for a session that does not exist.
 func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
+	return s.load(ctx, session, false)
+}
+
+// Recall is Load from the newest checkpoint on: Snapshot.Checkpoints are that one
+// and those before it, Snapshot.Events what is behind it. What they cover is not
+// read, and not checked.
+func (s *Store) Recall(ctx context.Context, session string) (Snapshot, error) {
+	return s.load(ctx, session, true)
+}
+
+func (s *Store) load(ctx context.Context, session string, recall bool) (Snapshot, error) {
 	var snap Snapshot
 	err := s.view(func(txn *badger.Txn) error {
 		var err error
@@ -106,7 +119,15 @@ func (s *Store) Load(ctx context.Context, session string) (Snapshot, error) {
 			return snap.started(txn, session)
 		}
 		c := &chain{s: s, session: session}
-		err = s.eachEvent(ctx, txn, c, 0, func(e messages.Event) error {
+		if recall {
+			list, end, err := s.checkpoints(txn, session)
+			if err != nil {
+				s.log.Warn("checkpoints left out", "session", session, "reason", err)
+			} else if len(list) > 0 {
+				snap.Checkpoints, c.started, c.head = list, true, end
+			}
+		}
+		err = s.eachEvent(ctx, txn, c, c.head.Seq, func(e messages.Event) error {
 			snap.Events = append(snap.Events, e)
 			return nil
 		})

@@ -26,17 +26,19 @@ import (
 //	u/<^updated ms>/<session> list index, newest first: folder and folded title
 //	d/<session>               deletion that has begun
 //	x/<session>/<seq>         event that Repair took out of the log
+//	k/<session>/<seq>         checkpoint
 var schemaKey = []byte("m/schema")
 
 const (
-	firstPrefix   = "a/"
-	recordPrefix  = "s/"
-	promptPrefix  = "p/"
-	indexPrefix   = "u/"
-	deletePrefix  = "d/"
-	eventPrefix   = "e/"
-	startedPrefix = "t/"
-	removedPrefix = "x/"
+	firstPrefix      = "a/"
+	recordPrefix     = "s/"
+	promptPrefix     = "p/"
+	indexPrefix      = "u/"
+	deletePrefix     = "d/"
+	eventPrefix      = "e/"
+	startedPrefix    = "t/"
+	removedPrefix    = "x/"
+	checkpointPrefix = "k/"
 )
 
 // maxID bounds ids that become keys, in bytes.

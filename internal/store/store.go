@@ -17,6 +17,9 @@
 //   - Damage: every event holds the hash of the one before it, so a torn or
 //     altered log is told from a whole one when it is read. What can still be
 //     read is returned with a description of the damage.
+//   - Checkpoints: what they cover is not read, so damage there is for Check to
+//     find. One that is not of the log as it is counts for nothing, and the log is
+//     read instead.
 //   - Close: whoever opened the store closes it, once, after the last Append;
 //     what was queued is committed first.
 //

@@ -156,7 +156,7 @@ func callID(messageID string, i int) string {
 func digest(req *messages.Request) (sum string, size int, err error) {
 	cache := map[string]any{}
 	if req.Cache != nil {
-		cache = req.Cache.For(string(messages.ProtocolOffline))
+		cache = req.Cache.For(string(messages.ProtocolOffline), len(req.Messages))
 	}
 	h := sha256.New()
 	write := func(b []byte) {
