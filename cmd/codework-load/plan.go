@@ -197,7 +197,7 @@ func usageText(w io.Writer, f *flag.FlagSet) {
 		"with --floor each as METRIC/floor (ratio) and METRIC-floor (difference),\n"+
 		"with --beside as METRIC/alone and METRIC-alone.\n"+
 		"With --stored: list, middle, folder, search, common, nothing, open, cli, cli.search, cli.all;\n"+
-		"with --entries: open, cold, cold.few, end, middle, turn, turn.few, each with .p50 .p90 .p99 .max;\n"+
+		"with --entries: open, end, middle, and cold, again, turn, cold.few, turn.few, these also with .admitted and .asked, each with .p50 .p90 .p99 .max;\n"+
 		"with --idle: memory.empty, and above that memory.made .restarted, cpu.made .restarted\n\nFlags:\n")
 	f.PrintDefaults()
 }

@@ -431,27 +431,34 @@ func (s *stocked) entries(ctx context.Context) error {
 	if long == "" || len(few) == 0 {
 		return errors.New("the stock is not what it was filled with")
 	}
-	first := func(id string) func(context.Context) (time.Duration, error) {
-		return func(ctx context.Context) (time.Duration, error) { return s.first(ctx, id) }
+	var turns turns
+	first := func(name string, id func() string) func(context.Context) (time.Duration, error) {
+		return func(ctx context.Context) (time.Duration, error) {
+			t, err := s.first(ctx, id())
+			if err == nil {
+				turns.note(name, t)
+			}
+			return t.piece, err
+		}
 	}
-	var opened, cold, short []time.Duration
+	theLong, someFew := func() string { return long }, func() string { return few[s.rand.IntN(len(few))] }
+	var opened []time.Duration
 	for i := range min(s.job.stock.samples, restarts) {
 		s.job.progress(fmt.Sprintf("the session was opened %d times", i))
-		for _, o := range []struct {
-			into *[]time.Duration
-			do   func(context.Context) (time.Duration, error)
-		}{
-			{&opened, func(ctx context.Context) (time.Duration, error) { return s.open(ctx, long, stockPage) }},
-			{&cold, first(long)}, {&short, first(few[i%len(few)])},
+		for _, do := range []func(context.Context) (time.Duration, error){
+			func(ctx context.Context) (time.Duration, error) {
+				took, err := s.open(ctx, long, stockPage)
+				opened = append(opened, took)
+				return took, err
+			},
+			first("cold", theLong), first("cold.few", someFew),
 		} {
 			if err := s.start(ctx); err != nil {
 				return err
 			}
-			took, err := o.do(ctx)
-			if err != nil {
+			if _, err := do(ctx); err != nil {
 				return err
 			}
-			*o.into = append(*o.into, took)
 		}
 	}
 	var middle []string
@@ -478,20 +485,66 @@ func (s *stocked) entries(ctx context.Context) error {
 	warm := []operation{
 		{Name: "end", About: "the last page of its history", once: once(func() string { return "" })},
 		{Name: "middle", About: "a page in the middle of it", once: once(func() string { return middle[s.rand.IntN(len(middle))] })},
-		{Name: "turn", About: "a prompt until the first piece of its answer", once: first(long)},
-		{Name: "turn.few", About: "the same in a session of 10 entries", once: func(ctx context.Context) (time.Duration, error) {
-			return s.first(ctx, few[s.rand.IntN(len(few))])
+		{Name: "turn", About: "a prompt until the first piece of its answer", once: first("turn", theLong)},
+		{Name: "turn.few", About: "the same in a session of 10 entries", once: first("turn.few", someFew)},
+		{Name: "again", About: "the same in the long session when it is not in memory", once: func(ctx context.Context) (time.Duration, error) {
+			// What mends a session takes it out of memory.
+			if f, err := s.link.Check(ctx, long, true); err != nil || len(f.Findings) > 0 {
+				return 0, fmt.Errorf("check: %v, %w", f.Findings, err)
+			}
+			return first("again", theLong)(ctx)
 		}},
 	}
 	if err := s.measure(ctx, warm); err != nil {
 		return err
 	}
 	s.rep.Operations = append([]operation{
-		{Name: "open", About: "the session and its last entries, behind a start of the server", Times: measure(opened)},
-		{Name: "cold", About: "a prompt until the first piece of its answer, behind a start", Times: measure(cold)},
-		{Name: "cold.few", About: "the same in a session of 10 entries", Times: measure(short)},
-	}, warm...)
+		{Name: "open", About: "the session and its last entries, behind a start of the server", Times: measure(opened)}}, warm[:2]...)
+	s.rep.Operations = append(s.rep.Operations, turns.operations(
+		operation{Name: "cold", About: "a prompt behind a start"}, operation{Name: "cold.few", About: "the same in a session of 10 entries"},
+		operation{Name: "again", About: "a prompt when the session is not in memory"},
+		operation{Name: "turn", About: "a prompt when it is"}, operation{Name: "turn.few", About: "the same in a session of 10 entries"})...)
 	return nil
+}
+
+// turn is how long it took from a prompt until it was answered with its
+// admission, until the scripted model was asked, and until the first piece of
+// the answer came. A model that reads a long conversation takes its time, too.
+type turn struct{ admitted, asked, piece time.Duration }
+
+// turns are those that were measured, by the name of what was done.
+type turns map[string][]turn
+
+func (t *turns) note(name string, one turn) {
+	if *t == nil {
+		*t = turns{}
+	}
+	(*t)[name] = append((*t)[name], one)
+}
+
+// operations makes three of each: what is measured of a turn.
+func (t turns) operations(of ...operation) (all []operation) {
+	for _, o := range of {
+		for _, part := range []struct {
+			name, about string
+			time        func(turn) time.Duration
+		}{
+			{".admitted", " until it is admitted", func(t turn) time.Duration { return t.admitted }},
+			{".asked", " until the model is asked", func(t turn) time.Duration { return t.asked }},
+			{"", " until the first piece of its answer", func(t turn) time.Duration { return t.piece }},
+		} {
+			var times []time.Duration
+			for _, one := range t[o.Name] {
+				if d := part.time(one); d > 0 {
+					times = append(times, d)
+				}
+			}
+			if len(times) > 0 {
+				all = append(all, operation{Name: o.Name + part.name, About: o.About + part.about, Times: measure(times)})
+			}
+		}
+	}
+	return all
 }
 
 // longTitle is the title of the session with many entries.
@@ -501,33 +554,37 @@ func (s *stocked) page(ctx context.Context, id, before string, limit int) (messa
 	return s.link.History(ctx, messages.GetHistory{SessionID: id, Before: before, Limit: limit})
 }
 
-// first prompts a session and tells when the first piece of the answer came; it
-// returns when the answer is whole.
-func (s *stocked) first(ctx context.Context, id string) (took time.Duration, err error) {
+// first prompts a session and measures it; it returns when the answer is whole.
+func (s *stocked) first(ctx context.Context, id string) (t turn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.job.timeout)
 	defer cancel()
 	events, err := s.link.Subscribe(ctx, messages.Subscribe{SessionID: id})
 	if err != nil {
-		return 0, err
+		return t, err
 	}
 	defer events.Close()
 	began := time.Now()
 	if err := s.link.Prompt(ctx, messages.Prompt{SessionID: id, ID: messages.NewMessageID(), Text: "And now? " + stockMark}, false); err != nil {
-		return 0, err
+		return t, err
 	}
+	t.admitted = time.Since(began)
 	for {
 		e, err := events.Next(ctx)
 		if err != nil {
-			return 0, err
+			return t, err
 		}
 		switch {
-		case e.Type == messages.EventLLMTextDelta && took == 0:
-			took = time.Since(began)
+		case e.Type == messages.EventLLMTextDelta && t.piece == 0:
+			t.piece = time.Since(began)
 		case messages.Terminal(e.Type):
-			if e.Type != messages.EventExecutionSucceeded || took == 0 {
+			if e.Type != messages.EventExecutionSucceeded || t.piece == 0 {
 				err = fmt.Errorf("it ended with %s", e.Type)
 			}
-			return took, err
+			if s.job.model != nil {
+				asked := s.job.model.Requests()
+				t.asked = asked[len(asked)-1].At.Sub(began)
+			}
+			return t, err
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestAStockIsFilledOnceAndMeasured(t *testing.T) {
 			stock      string
 			number     int
 			operations int
-		}{{"stored", 200, 10}, {"entries", 50, 7}} {
+		}{{"stored", 200, 10}, {"entries", 50, 18}} {
 			var got struct {
 				Stock       string
 				Number      int
