@@ -38,17 +38,10 @@ func run(t testing.TB, m sandboxes.Mount, c sandboxes.Command) result {
 }
 
 func tryRun(ctx context.Context, m sandboxes.Mount, c sandboxes.Command) (result, error) {
-	var r result
-	c.Output = func(s sandboxes.Stream, b []byte) {
-		if s == sandboxes.Stdout {
-			r.out += string(b)
-		} else {
-			r.err += string(b)
-		}
-	}
-	var err error
-	r.Exit, err = m.Run(ctx, c)
-	return r, err
+	var streams [2]strings.Builder
+	c.Output = func(s sandboxes.Stream, b []byte) { streams[s-sandboxes.Stdout].Write(b) }
+	exit, err := m.Run(ctx, c)
+	return result{Exit: exit, out: streams[0].String(), err: streams[1].String()}, err
 }
 
 func TestExitCodes(t *testing.T) {
