@@ -42,8 +42,8 @@ type guardian struct {
 	gateways    map[*Ref]bool
 	draining    bool
 	last        Load
-	stirred     bool // there was work since memory was given back
-	calming     bool // a look whether all is calm is due
+	stirred     bool // there was work since the look was arranged
+	calming     bool // a look whether all is calm is arranged
 }
 
 // sessionSlot is a session in memory.
@@ -315,46 +315,42 @@ func (g *guardian) forgetRest(s *sessionSlot) {
 // person who answers at once is not made to wait for that.
 const calmAfter = 2 * time.Second
 
-// restAgain is when a store that did not come to rest is asked again: what it
-// lacked, a file handle say, comes back soon or not at all.
-const restAgain = time.Second
-
 // isCalm looks whether there is still no work.
 type isCalm struct{}
 
 // calm has a look in a while, when all work has ended.
 func (g *guardian) calm(me *Self) {
 	if g.stirred && !g.calming && g.resting.Len() == len(g.sessions) {
-		g.calming = true
+		g.stirred, g.calming = false, true
 		me.After(calmAfter, isCalm{})
 	}
 }
 
-// onCalm gives the memory back that work needed. Left alone the runtime would
-// keep it until the next collection, for which there is no reason in a process
-// that does nothing.
+// onCalm gives the memory back that work needed, unless there was work since
+// then: its end begins anew.
 func (g *guardian) onCalm(me *Self) {
 	g.calming = false
-	if g.resting.Len() != len(g.sessions) {
-		return // the end of what works now begins anew
+	if g.stirred || g.resting.Len() != len(g.sessions) {
+		g.calm(me)
+		return
 	}
-	g.stirred = false
 	st := g.config.Store
 	me.Go(func(ctx context.Context) any {
-		for {
-			err := st.Rest(ctx)
-			if err == nil || ctx.Err() != nil {
-				break
-			}
-			// It refuses everything now, so that no end of work would bring
-			// anybody here again.
+		// One that does not come to rest is opened by whoever needs it next.
+		if err := st.Rest(ctx); err != nil && ctx.Err() == nil {
 			me.Log().Error("session store does not come to rest", "err", err)
-			sleep(ctx, restAgain)
 		}
-		runtime.GC() // pools let go of what they hold in two collections
-		debug.FreeOSMemory()
+		GiveBack()
 		return nil
 	})
+}
+
+// GiveBack gives memory that work needed, and nobody needs now, back to the
+// system. Left alone the runtime would keep it until the next collection, for
+// which there is no reason in a process that does nothing.
+func GiveBack() {
+	runtime.GC() // pools let go of what they hold in two collections
+	debug.FreeOSMemory()
 }
 
 // rest unloads a session that has nothing to do, or gives it what came

@@ -145,14 +145,13 @@ func (h *hub) Receive(me *Self, m any) {
 	}
 }
 
-// tell takes note of a durable event that is published.
+// tell takes note of a durable event that is published. The one of a fork, whose
+// session is not in memory, is in the log already, and nothing follows it.
 func (h *hub) tell(session string, seq int64) {
-	at, ok := h.standings[session]
-	if !ok {
-		at.from = seq - 1
+	if at, ok := h.standings[session]; ok {
+		at.told = seq
+		h.standings[session] = at
 	}
-	at.told = seq
-	h.standings[session] = at
 }
 
 // subscription is one reader's queue. Pieces that wait in it behind each other

@@ -473,6 +473,23 @@ func (s *aheadStore) Events(ctx context.Context, session string, after int64, li
 	return s.Store.Events(ctx, session, after, limit, f)
 }
 
+// Thousands of forks that nobody opens must not be remembered for ever.
+func TestTheHubRemembersNoSessionThatIsNotInMemory(t *testing.T) {
+	h := newHub(nil).(*hub)
+	forked := announce(messages.Event{ID: messages.NewEventID(), Type: messages.EventForked, Session: "ses_fork", Seq: 3, Data: json.RawMessage("{}")})
+	h.Receive(nil, publish{forked})
+	h.Receive(nil, opened{"ses_open", 2})
+	h.Receive(nil, publish{announce(messages.Event{ID: messages.NewEventID(), Type: messages.EventForked, Session: "ses_open", Seq: 3, Data: json.RawMessage("{}")})})
+	if len(h.standings) != 1 || h.standings["ses_open"] != (standing{2, 3}) {
+		t.Errorf("%v", h.standings)
+	}
+	h.Receive(nil, closed{"ses_open"})
+	h.Receive(nil, publish{forked})
+	if len(h.standings) != 0 {
+		t.Errorf("%v", h.standings)
+	}
+}
+
 // A fork's log does not begin with 1, and it may be opened while a reader reads
 // it from its beginning.
 func TestAForkThatIsOpenedWhileItsLogIsReadIsToldWhole(t *testing.T) {

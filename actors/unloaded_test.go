@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -351,37 +350,50 @@ func TestMountsThatHoldNothingGoWithTheirSession(t *testing.T) {
 	}
 }
 
-// tiredStore fails to come to rest once.
-type tiredStore struct {
+// restingStore tells when it is to rest.
+type restingStore struct {
 	Store
-	rests chan int
-	n     atomic.Int64
+	rests chan time.Time
 }
 
-func (s *tiredStore) Rest(context.Context) error {
-	n := int(s.n.Add(1))
-	s.rests <- n
-	if n == 1 {
-		return errors.New("too many open files")
-	}
-	return nil
+func (s *restingStore) Rest(ctx context.Context) error {
+	s.rests <- time.Now()
+	return errors.New("too many open files")
 }
 
-// A store that failed to come to rest serves nobody until it has.
-func TestAStoreThatDoesNotComeToRestIsAskedAgain(t *testing.T) {
-	st := &tiredStore{rests: make(chan int, 8)}
+// A store that cannot rest goes on: the next calm asks it again.
+func TestTheStoreRestsOnceThereWasNoWorkForAWhile(t *testing.T) {
+	st := &restingStore{rests: make(chan time.Time, 8)}
 	r := newRigWith(t, func(c *Config) { st.Store, c.Store = c.Store, st })
-	r.system.guardian.Tell(isCalm{})
-	for want := 1; want <= 2; want++ {
+	r.with(func(x *Exchange) { x.Streamer = instantModel{1} })
+	id := r.create()
+	rests := func() time.Time {
+		t.Helper()
 		select {
-		case n := <-st.rests:
-			if n != want {
-				t.Fatalf("asked the %d. time, not the %d.", n, want)
-			}
+		case at := <-st.rests:
+			return at
 		case <-time.After(within):
-			t.Fatalf("it is not asked the %d. time", want)
+			t.Fatal("it does not rest")
+			return time.Time{}
 		}
 	}
+	r.prompt(id, "hello", messages.Steer)
+	r.wait(id)
+	select {
+	case <-time.After(calmAfter / 2): // what a person takes to go on
+	case <-st.rests:
+		t.Fatal("it rests too soon")
+	}
+	r.prompt(id, "and now", messages.Steer)
+	r.wait(id)
+	ended := time.Now()
+	if after := rests().Sub(ended); after < calmAfter*9/10 { // the work had ended when the client heard of it
+		t.Errorf("it rests %s behind the last work", after)
+	}
+	r.prompt(id, "go on", messages.Steer)
+	r.wait(id)
+	r.system.guardian.Tell(isCalm{}) // too early
+	rests()
 }
 
 // BenchmarkReadUnloaded is a look at a session that is not in memory: its cost

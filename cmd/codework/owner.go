@@ -77,7 +77,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		return nil, err
 	}
 	paceHeap()
-	st, err := store.Open(ctx, store.Options{Dir: p.Database, Log: log})
+	st, err := store.Open(ctx, store.Options{Dir: p.Database, Log: log, Rested: actors.GiveBack})
 	if err != nil {
 		return nil, err
 	}

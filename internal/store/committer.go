@@ -70,6 +70,7 @@ type item struct {
 	size   int64
 	reject error        // decided by Append, told in order
 	call   func() error // runs alone between transactions
+	rests  bool         // call does without an open database
 	done   func(error)
 	err    error
 }
@@ -85,14 +86,13 @@ type committer struct {
 	queued  int64
 	closing bool
 	st      Stats
-	deleted bool // a deletion finished since Idle looked
+	deleted bool // a deletion finished since Rest looked
 
 	// What follows belongs to the goroutine.
 	heads     map[string]*head
 	deletions []*deletion
 	stuck     []*deletion // failed; they go on at the next Open
 	hasSchema bool
-	sinceOpen int64 // bytes written since the database was opened, about
 }
 
 // head is what the committer knows of a session.
@@ -210,8 +210,8 @@ func (c *committer) run() {
 	defer close(c.quit)
 	for {
 		group, closing := c.take()
-		if len(group) > 0 || len(c.deletions) > 0 && !closing {
-			if err := c.openAgain(closing); err != nil {
+		if len(group) > 0 && !group[0].rests || len(group) == 0 && len(c.deletions) > 0 && !closing {
+			if err := c.wakeStore(); err != nil {
 				for _, it := range group {
 					it.done(err)
 				}
@@ -235,25 +235,18 @@ func (c *committer) run() {
 			<-c.wake
 			continue
 		}
-		if len(c.deletions) > 0 && !closing {
+		if len(c.deletions) > 0 && !closing && (len(group) == 0 || !group[0].rests) {
 			c.deleteSome()
 		}
 	}
 }
 
-// openAgain opens the database if Rest could not, for who writes now. Before that
-// nobody may ask for a second transaction: Badger would wait for ever.
-func (c *committer) openAgain(closing bool) error {
-	if !c.s.db.IsClosed() {
-		return nil
-	}
-	if closing {
-		return &messages.Refused{Name: messages.RefusedShutdown, Message: "session store is closing"}
-	}
-	if err := c.s.reopen(); err != nil {
-		return &messages.Refused{Name: messages.RefusedStore, Message: err.Error()}
-	}
-	return nil
+// wakeStore opens the database, if it is not open, for the goroutine that also
+// closes it: what comes before the next call finds it open.
+func (c *committer) wakeStore() error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return c.s.wake()
 }
 
 // take returns what the next transaction should hold, in order; a call comes
@@ -371,7 +364,6 @@ func (c *committer) writeSome(group []*item) int {
 		return n
 	}
 	c.hasSchema = true
-	c.sinceOpen += int64(bytes)
 	c.mu.Lock()
 	c.st.Commits++
 	c.mu.Unlock()

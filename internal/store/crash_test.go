@@ -25,7 +25,7 @@ const childEnv = "STORE_TEST_APPEND_TO"
 const childSessions = 8
 
 // appendForEver appends to a few sessions and prints "session seq" for each
-// event that was acknowledged.
+// event that was acknowledged. The store is told to rest now and then.
 func appendForEver(dir string) {
 	s, err := Open(context.Background(), Options{Dir: dir})
 	if err != nil {
@@ -33,7 +33,6 @@ func appendForEver(dir string) {
 		os.Exit(1)
 	}
 	var out sync.Mutex
-	var wg sync.WaitGroup
 	for i := range childSessions {
 		id := fmt.Sprint("ses_", i)
 		var last int64
@@ -44,7 +43,7 @@ func appendForEver(dir string) {
 				os.Exit(1)
 			}
 		}
-		wg.Go(func() {
+		go func() {
 			for saved := int64(0); ; { // each child begins its checkpoints anew
 				b.Record = session(id, "T", last+1)
 				b.Events = events(id, last, 1+int(last)%3)
@@ -62,9 +61,15 @@ func appendForEver(dir string) {
 				fmt.Println(id, last)
 				out.Unlock()
 			}
-		})
+		}()
 	}
-	wg.Wait()
+	for {
+		if err := s.Rest(context.Background()); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond)
+	}
 }
 
 // runChild lets a child append for a while, kills it and notes what it

@@ -14,6 +14,9 @@
 //     sessions append, many batches in one transaction, because each
 //     transaction costs a sync. Reads run in the goroutine of the caller and
 //     do not hold up commits.
+//   - Rest: on disk, the database is closed while nobody needs it, so that a
+//     process that does nothing has no timers that run. The read or write that
+//     needs it next waits for some tens of milliseconds until it is open.
 //   - Damage: every event holds the hash of the one before it, so a torn or
 //     altered log is told from a whole one when it is read. What can still be
 //     read is returned with a description of the damage.
@@ -97,6 +100,10 @@ type Options struct {
 	// nil means silence.
 	Log *slog.Logger
 
+	// Rested is called after the store has come to rest by itself, nil never: a
+	// process that does nothing else can give memory back.
+	Rested func()
+
 	// freeSpace replaces the question to the file system in tests.
 	freeSpace func(dir string) (int64, error)
 }
@@ -104,7 +111,6 @@ type Options struct {
 // Store is an open store. All methods may be called from any goroutine.
 type Store struct {
 	dir    string // "" in memory
-	db     *badger.DB
 	log    *slog.Logger
 	space  *space
 	blobs  blobs
@@ -114,14 +120,25 @@ type Store struct {
 	migrating sync.Mutex  // held by Migrate; guards schema
 	filling   atomic.Bool // rows of the list index are being written anew
 
-	mu     sync.Mutex // guards closed, db against Rest, and reads against a Wait that has begun
-	closed bool
-	reads  sync.WaitGroup
-
-	closeOnce sync.Once
+	rested    func()
+	sweep     sync.Once     // of what a crash left
+	restAfter time.Duration // how long nobody needs the database when it is closed
 	// closeWithin is how long the database gets to close.
 	closeWithin time.Duration
-	closeErr    error
+
+	mu      sync.Mutex // guards what follows; held while the database is opened or closed
+	db      *badger.DB // nil while the store rests
+	closed  bool
+	closing *closing // of the last database; nil when it is open
+	reads   int      // under way
+	unread  sync.Cond
+	needed  time.Time   // when somebody needed the database last
+	timer   *time.Timer // for the look whether somebody does
+	// What the database last said of its size.
+	tables, logs int64
+
+	closeOnce sync.Once
+	closeErr  error
 }
 
 // Open opens the store, or makes it. It does not migrate. Errors wrap
@@ -131,7 +148,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Store{log: o.Log, closeWithin: closeLimit}
+	s := &Store{log: o.Log, rested: o.Rested, restAfter: restAfter, closeWithin: closeLimit}
+	s.unread.L = &s.mu
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -169,6 +187,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	s.mu.Lock()
+	s.needed = time.Now()
+	s.watch(s.restAfter)
+	s.mu.Unlock()
 	return s, nil
 }
 
@@ -272,50 +294,18 @@ func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.commit.stop()
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.closed = true
-		s.mu.Unlock()
+		if s.timer != nil {
+			s.timer.Stop()
+		}
 		// A read under way looks into memory maps that closing takes away.
-		s.reads.Wait()
-		s.closeErr = s.closeDatabase()
+		for s.reads > 0 {
+			s.unread.Wait()
+		}
+		s.closeErr = s.shutDatabase()
 	})
 	return s.closeErr
-}
-
-// closeDatabase gives up after a while: Badger tries for ever to write its last
-// table. What was acknowledged is in its log already.
-func (s *Store) closeDatabase() error {
-	closed := make(chan error, 1)
-	db := s.db
-	go func() { closed <- db.Close() }()
-	late := time.NewTimer(s.closeWithin)
-	defer late.Stop()
-	select {
-	case err := <-closed:
-		if err != nil {
-			return fmt.Errorf("close session store: %s", firstLine(err.Error()))
-		}
-		return nil
-	case <-late.C:
-		return fmt.Errorf("close session store: its folder %s takes no files any more", s.dir)
-	}
-}
-
-// closeLimit is how long closing may take: long for a table of 16 MiB, short for
-// a process whose folder was removed, and that nobody can reach any more.
-const closeLimit = 10 * time.Second
-
-// view runs a read. It fails with badger.ErrDBClosed after Close.
-func (s *Store) view(fn func(*badger.Txn) error) error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return badger.ErrDBClosed
-	}
-	s.reads.Add(1)
-	db := s.db
-	s.mu.Unlock()
-	defer s.reads.Done()
-	return db.View(fn)
 }
 
 // A migration turns a store of one schema version into the next. It runs
@@ -334,6 +324,14 @@ func (s *Store) Migrate(ctx context.Context) error {
 func (s *Store) migrate(ctx context.Context, to uint64, steps map[uint64]migration) error {
 	s.migrating.Lock()
 	defer s.migrating.Unlock()
+	if s.schema >= to {
+		return nil
+	}
+	db, err := s.take()
+	if err != nil {
+		return readError("schema version", err)
+	}
+	defer s.give()
 	for s.schema < to {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -349,7 +347,7 @@ func (s *Store) migrate(ctx context.Context, to uint64, steps map[uint64]migrati
 			return fmt.Errorf("migrate session store %s from schema %d: %w", s.where(), s.schema, err)
 		}
 		next := s.schema + 1
-		err := s.db.Update(func(txn *badger.Txn) error {
+		err := db.Update(func(txn *badger.Txn) error {
 			return txn.Set(schemaKey, binary.BigEndian.AppendUint64(nil, next))
 		})
 		if err != nil {
@@ -386,98 +384,6 @@ func readSchema(db *badger.DB) (uint64, error) {
 	return version, nil
 }
 
-// flattenWorkers is how many goroutines compact when the store is idle. One:
-// nobody waits for it.
-const flattenWorkers = 1
-
-// Idle does what is better done when nobody waits: it gives back the space of
-// deleted sessions and removes what a crash left half written. The owner calls
-// it when no session is busy; it may take a second and stops early when ctx
-// ends.
-func (s *Store) Idle(ctx context.Context) {
-	if s.dir == "" {
-		return
-	}
-	s.blobs.sweep()
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return
-	}
-	s.reads.Add(1)
-	db := s.db
-	s.mu.Unlock()
-	defer s.reads.Done()
-	if s.commit.takeDeleted() {
-		if err := db.Flatten(flattenWorkers); err != nil {
-			s.log.Warn("compact session store", "error", firstLine(err.Error()))
-		}
-	}
-	for ctx.Err() == nil && db.RunValueLogGC(gcDiscard) == nil {
-	}
-}
-
-// restBytes is how much must have been written before Rest does anything: a
-// server in which somebody says something once a minute is left alone.
-const restBytes = 4 << 20
-
-// Rest gives back what the database holds for work that is over: its write
-// buffer, the log that is mapped beside that, its cache. They are filled by
-// whatever is written and Badger keeps them for ever, so the database is closed
-// and opened again, when much was written since it was. Batches and reads that
-// come meanwhile wait for some tens of milliseconds. The owner calls it when
-// there is no work.
-//
-// After an error the store refuses what is read until a later Rest, or the next
-// write, has opened the database.
-func (s *Store) Rest(ctx context.Context) error {
-	if s.dir == "" {
-		return nil
-	}
-	answer := make(chan error, 1)
-	s.commit.push(&item{call: s.reopen, done: func(err error) { answer <- err }})
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// reopen runs in the committer's goroutine: nothing is written meanwhile.
-func (s *Store) reopen() error {
-	full := s.space.check(memTableSize + valueLogSize)
-	switch closed := s.db.IsClosed(); {
-	case closed && full != nil:
-		return full
-	case !closed && (s.commit.sinceOpen < restBytes || full != nil || !takesFiles(s.badgerDir())):
-		return nil // what is open goes on; it could be impossible to open it again
-	}
-	s.mu.Lock() // who comes to read waits here
-	defer s.mu.Unlock()
-	s.reads.Wait()
-	if err := s.closeDatabase(); err != nil {
-		return err
-	}
-	db, err := openBadger(badgerOptions(s.badgerDir(), s.log))
-	if err != nil {
-		return s.openError(err)
-	}
-	s.db, s.commit.sinceOpen = db, 0
-	return nil
-}
-
-// takesFiles looks whether a folder is there and can be written to. A database
-// whose folder was moved away, or whose disk became read-only, still reads as long
-// as it is open, and closing it would not end.
-func takesFiles(dir string) bool {
-	path := filepath.Join(dir, "rest.tmp") // one name: a crash leaves one file at most
-	return os.WriteFile(path, []byte{0}, 0o600) == nil && os.Remove(path) == nil
-}
-
-// gcDiscard is the share of dead values at which Badger rewrites a value log.
-const gcDiscard = 0.5
-
 // Stats says how the store is doing. Counters start at Open.
 type Stats struct {
 	Queued      int   // batches waiting to be committed
@@ -493,9 +399,11 @@ type Stats struct {
 func (s *Store) Stats() Stats {
 	st := s.commit.stats()
 	s.mu.Lock()
-	tables, logs := s.db.Size()
+	if s.db != nil {
+		s.tables, s.logs = s.db.Size()
+	}
+	st.DiskBytes = s.tables + s.logs
 	s.mu.Unlock()
-	st.DiskBytes = tables + logs
 	return st
 }
 

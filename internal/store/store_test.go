@@ -543,7 +543,7 @@ func TestBlobs(t *testing.T) {
 	})
 }
 
-func TestIdleClearsAwayWhatACrashLeft(t *testing.T) {
+func TestRestClearsAwayWhatACrashLeft(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, Options{Dir: dir})
 	name, err := s.PutBlob([]byte("image"))
@@ -563,7 +563,9 @@ func TestIdleClearsAwayWhatACrashLeft(t *testing.T) {
 	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 1)})
 	mustCommit(t, s, Batch{Session: "ses_a", Delete: true})
 	settle(t, s)
-	s.Idle(context.Background())
+	if err := s.Rest(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("old leftover: %v", err)
 	}

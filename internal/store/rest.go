@@ -1,0 +1,260 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"codework/messages"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+// This file closes the database while nobody needs it, and opens it for the next
+// who does. An open one costs a process that does nothing: its compactors look
+// for work 40 times a second, for ever, and what it took for its write buffer,
+// the log beside it and its cache it never gives back.
+
+const (
+	// restAfter is how long nobody has needed the database when it is closed.
+	// Closing and opening cost as much processor time as its compactors in five
+	// seconds, and may leave a small table to be compacted.
+	restAfter = 10 * time.Second
+	// closeLimit is how long closing may take: long for a table of 16 MiB, short
+	// for a process whose folder was removed, and that nobody can reach any more.
+	closeLimit = 10 * time.Second
+	// flattenWorkers is how many goroutines compact behind a deletion. One:
+	// nobody waits for it.
+	flattenWorkers = 1
+)
+
+// take returns the database, open until give.
+func (s *Store) take() (*badger.DB, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.wake(); err != nil {
+		return nil, err
+	}
+	s.reads++
+	return s.db, nil
+}
+
+func (s *Store) give() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.needed = time.Now()
+	if s.reads--; s.reads == 0 {
+		s.unread.Broadcast()
+	}
+}
+
+// view runs a read. It fails with badger.ErrDBClosed after Close.
+func (s *Store) view(fn func(*badger.Txn) error) error {
+	db, err := s.take()
+	if err != nil {
+		return err
+	}
+	defer s.give()
+	return db.View(fn)
+}
+
+// wake opens the database, if it is not open, for who needs it now. It needs mu.
+func (s *Store) wake() error {
+	if s.closed {
+		return badger.ErrDBClosed
+	}
+	s.needed = time.Now()
+	if s.db != nil {
+		return nil
+	}
+	if s.closing != nil && !s.closing.ended(0) {
+		return s.closesLate() // its folder is still locked
+	}
+	// Badger writes through memory maps when it opens.
+	if err := s.space.check(memTableSize + valueLogSize); err != nil {
+		return err
+	}
+	db, err := openBadger(badgerOptions(s.badgerDir(), s.log))
+	if err != nil {
+		return &messages.Refused{Name: messages.RefusedStore, Message: s.openError(err).Error()}
+	}
+	s.db, s.closing = db, nil
+	s.watch(s.restAfter)
+	return nil
+}
+
+// watch looks in a while whether the database is still needed. It needs mu.
+func (s *Store) watch(in time.Duration) {
+	if s.dir == "" {
+		return
+	}
+	if s.timer == nil {
+		s.timer = time.AfterFunc(in, s.lull)
+		return
+	}
+	s.timer.Reset(in)
+}
+
+// lull closes the database when nobody has needed it for a while.
+func (s *Store) lull() {
+	s.mu.Lock()
+	if s.closed || s.db == nil { // who opens it watches again
+		s.mu.Unlock()
+		return
+	}
+	left := s.restAfter - time.Since(s.needed)
+	if s.reads > 0 {
+		left = s.restAfter
+	}
+	if left > 0 {
+		s.watch(left)
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	rested, err := s.shut(context.Background())
+	if err != nil {
+		s.log.Warn("session store does not come to rest", "error", firstLine(err.Error()))
+	}
+	if rested && s.rested != nil {
+		s.rested()
+	}
+}
+
+// Rest closes the database, which the next read or write opens again: that one,
+// and those that come meanwhile, wait for some tens of milliseconds. Before that
+// it does what is better done when nobody waits: it removes what a crash left half
+// written, and gives back the space of deleted sessions, which may take a second.
+// Nothing is closed while somebody reads, while rows of deleted sessions are being
+// removed, or when it could be impossible to open it again.
+//
+// The owner calls it when there is no work. The store does the same by itself when
+// nobody has needed it for ten seconds.
+func (s *Store) Rest(ctx context.Context) error {
+	if s.dir == "" {
+		return nil
+	}
+	s.sweep.Do(s.blobs.sweep)
+	if s.commit.takeDeleted() {
+		s.flatten()
+	}
+	_, err := s.shut(ctx)
+	return err
+}
+
+// flatten gives back the space of deleted sessions.
+func (s *Store) flatten() {
+	db, err := s.take()
+	if err == nil {
+		defer s.give()
+		err = db.Flatten(flattenWorkers)
+	}
+	if err != nil {
+		s.log.Warn("compact session store", "error", firstLine(err.Error()))
+	}
+}
+
+// shut closes the database between two writes, and tells whether it did.
+func (s *Store) shut(ctx context.Context) (rested bool, err error) {
+	type result struct {
+		rested bool
+		err    error
+	}
+	answer := make(chan result, 1)
+	s.commit.push(&item{
+		call:  func() (err error) { rested, err = s.rest(); return err },
+		rests: true,
+		done:  func(err error) { answer <- result{rested, err} },
+	})
+	select {
+	case r := <-answer:
+		return r.rested, r.err
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// rest runs in the committer's goroutine: nothing is written meanwhile.
+func (s *Store) rest() (rested bool, err error) {
+	s.mu.Lock() // who comes to read waits here
+	defer s.mu.Unlock()
+	switch {
+	case s.closing != nil && !s.closing.ended(0):
+		return false, s.closesLate()
+	case s.db == nil:
+		return false, nil
+	case s.reads > 0, len(s.commit.deletions) > 0,
+		s.space.check(memTableSize+valueLogSize) != nil, !takesFiles(s.badgerDir()):
+		s.watch(s.restAfter)
+		return false, nil
+	}
+	s.commit.heads = make(map[string]*head)
+	err = s.shutDatabase()
+	return err == nil, err
+}
+
+// shutDatabase closes the database. It gives up waiting after a while: Badger
+// tries for ever to write its last table. What was acknowledged is in its log
+// already. It needs mu.
+func (s *Store) shutDatabase() error {
+	if s.db != nil {
+		s.tables, s.logs = s.db.Size()
+		s.db, s.closing = nil, beginClosing(s.db)
+	}
+	switch {
+	case s.closing == nil:
+		return nil
+	case !s.closing.ended(s.closeWithin):
+		return s.closesLate()
+	case s.closing.err != nil:
+		return fmt.Errorf("close session store: %s", firstLine(s.closing.err.Error()))
+	}
+	return nil
+}
+
+func (s *Store) closesLate() error {
+	return &messages.Refused{Name: messages.RefusedStore,
+		Message: fmt.Sprintf("close session store: its folder %s takes no files any more", s.dir)}
+}
+
+// closing is a database that is being closed, or was.
+type closing struct {
+	done chan struct{} // closed when it is
+	err  error         // then
+}
+
+func beginClosing(db *badger.DB) *closing {
+	c := &closing{done: make(chan struct{})}
+	go func() {
+		c.err = db.Close()
+		close(c.done)
+	}()
+	return c
+}
+
+// ended waits for a while until the database is closed.
+func (c *closing) ended(within time.Duration) bool {
+	late := time.NewTimer(within)
+	defer late.Stop()
+	select {
+	case <-c.done:
+		return true
+	default:
+	}
+	select {
+	case <-c.done:
+		return true
+	case <-late.C:
+		return false
+	}
+}
+
+// takesFiles looks whether a folder is there and can be written to. A database
+// whose folder was moved away, or whose disk became read-only, still reads as long
+// as it is open, and closing it would not end.
+func takesFiles(dir string) bool {
+	path := filepath.Join(dir, "rest.tmp") // one name: a crash leaves one file at most
+	return os.WriteFile(path, []byte{0}, 0o600) == nil && os.Remove(path) == nil
+}

@@ -1,0 +1,389 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codework/messages"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+// soon waits until something is so.
+func soon(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for late := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+// awake is the open database, nil when there is none.
+func awake(s *Store) *badger.DB {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.db
+}
+
+func TestAStoreThatRestsRunsNothingAndAnswersTheNextReadAndWrite(t *testing.T) {
+	s := open(t, Options{Dir: t.TempDir()})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 3)})
+	size := s.Stats().DiskBytes
+	for round := range int64(2) {
+		if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+			t.Fatalf("does not rest: %v", err)
+		}
+		soon(t, "the database's goroutines have ended", func() bool {
+			var all strings.Builder
+			if err := pprof.Lookup("goroutine").WriteTo(&all, 2); err != nil {
+				t.Fatal(err)
+			}
+			return !strings.Contains(all.String(), "dgraph-io")
+		})
+		if got := s.Stats().DiskBytes; got < size || awake(s) != nil {
+			t.Errorf("it says that it takes %d bytes, which were %d; opened for that: %t", got, size, awake(s) != nil)
+		}
+		if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+			t.Errorf("told twice: %v", err)
+		}
+		if round == 0 {
+			if n := len(mustLoad(t, s, "ses_a").Events); n != 3 {
+				t.Errorf("%d events are left", n)
+			}
+			continue
+		}
+		mustCommit(t, s, Batch{Session: "ses_a", Events: events("ses_a", 3, 1)})
+	}
+	if n := len(mustLoad(t, s, "ses_a").Events); n != 4 {
+		t.Errorf("%d events are left", n)
+	}
+}
+
+func TestAStoreThatNobodyNeedsComesToRestByItself(t *testing.T) {
+	var rested atomic.Int64
+	s := open(t, Options{Dir: t.TempDir(), Rested: func() { rested.Add(1) }})
+	s.mu.Lock()
+	s.restAfter = time.Millisecond
+	s.watch(s.restAfter)
+	s.mu.Unlock()
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	soon(t, "it rests behind a write", func() bool { return rested.Load() >= 1 && awake(s) == nil })
+	before := rested.Load()
+	reads, wait := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(wait)
+		err := s.view(func(txn *badger.Txn) error {
+			close(reads)
+			time.Sleep(20 * s.restAfter) // the read takes that long
+			_, _, err := s.record(txn, "ses_a")
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	<-reads
+	for n := rested.Load(); ; time.Sleep(s.restAfter) {
+		select {
+		case <-wait:
+		default:
+			if rested.Load() != n || awake(s) == nil {
+				t.Error("closed under a read")
+			}
+			continue
+		}
+		break
+	}
+	soon(t, "it rests behind a read", func() bool { return rested.Load() > before && awake(s) == nil })
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Record("ses_a"); err == nil {
+		t.Error("a closed store was opened by a read")
+	}
+}
+
+func TestAStoreInMemoryDoesNotRest(t *testing.T) {
+	s := open(t, Options{})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	if err := s.Rest(t.Context()); err != nil || awake(s) == nil || s.timer != nil {
+		t.Errorf("%v", err)
+	}
+	mustLoad(t, s, "ses_a")
+}
+
+// Readers and writers with pauses of about the time behind which the store closes
+// meet it open, resting, and on the way from one to the other.
+func TestRestLosesNothingAndDisturbsNobody(t *testing.T) {
+	dir := t.TempDir()
+	var rested atomic.Int64
+	s := open(t, Options{Dir: dir, Rested: func() { rested.Add(1) }})
+	const pause = 2 * time.Millisecond
+	s.mu.Lock()
+	s.restAfter = pause
+	s.watch(s.restAfter)
+	s.mu.Unlock()
+	stop := make(chan struct{})
+	var others sync.WaitGroup
+	const writers = 4
+	written := make([]int64, writers)
+	name := func(i int) string { return fmt.Sprint("ses_", i) }
+	for i := range writers {
+		mustCommit(t, s, Batch{Session: name(i), Record: session(name(i), "A", 1)})
+	}
+	for i := range writers {
+		id := name(i)
+		others.Go(func() {
+			for n := 0; ; n++ {
+				if err := commit(s, Batch{Session: id, Events: ofSize(id, written[i], 10, 100)}); err != nil {
+					t.Error(err)
+					return
+				}
+				written[i] += 10
+				if snap, err := s.Load(context.Background(), id); err != nil || int64(len(snap.Events)) != written[i] || snap.Damaged != nil {
+					t.Error(len(snap.Events), snap.Damaged, err)
+					return
+				}
+				if found, err := s.List(context.Background(), messages.ListSessions{}); err != nil || len(found) != writers {
+					t.Error(len(found), err)
+					return
+				}
+				s.Stats()
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Duration(n%10) * pause):
+				}
+			}
+		})
+	}
+	told := 0
+	soon(t, "it rested often", func() bool {
+		if told%10 == 0 {
+			if err := s.Rest(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+		told++
+		return rested.Load() >= 10 || t.Failed()
+	})
+	close(stop)
+	others.Wait()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Rest(context.Background()); err == nil {
+		t.Error("a closed store came to rest")
+	}
+	s = open(t, Options{Dir: dir})
+	for i := range writers {
+		if n := int64(len(mustLoad(t, s, name(i)).Events)); n != written[i] {
+			t.Errorf("session %d has %d events, %d were written", i, n, written[i])
+		}
+	}
+}
+
+func TestWhatIsQueuedWhenAStoreThatRestsIsClosedIsCommitted(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+		t.Fatalf("does not rest: %v", err)
+	}
+	said := make(chan error, 1)
+	release, closed := make(chan struct{}), make(chan error, 1)
+	s.commit.push(&item{call: func() error { <-release; return nil }, rests: true, done: func(error) {}})
+	s.Append(Batch{Session: "ses_a", Events: events("ses_a", 0, 1)}, func(err error) { said <- err })
+	go func() { closed <- s.Close() }()
+	soon(t, "it is closing", func() bool { s.commit.mu.Lock(); defer s.commit.mu.Unlock(); return s.commit.closing })
+	close(release)
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-said; err != nil {
+		t.Fatal(err)
+	}
+	if n := len(mustLoad(t, open(t, Options{Dir: dir}), "ses_a").Events); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func TestAStoreGoesOnDeletingBeforeItRests(t *testing.T) {
+	s := open(t, Options{Dir: t.TempDir()})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 5000)})
+	mustCommit(t, s, Batch{Session: "ses_a", Delete: true})
+	soon(t, "it rests", func() bool {
+		if err := s.Rest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return awake(s) == nil
+	})
+	if left := s.commit.deletions; len(left) > 0 {
+		t.Errorf("it rests with %d deletions to do", len(left))
+	}
+}
+
+// A disk may have become full while the store rested: opening would write.
+func TestAStoreThatRestsOnAFullDiskRefusesUntilThereIsRoom(t *testing.T) {
+	var free atomic.Int64
+	free.Store(1 << 30)
+	s := open(t, Options{Dir: t.TempDir(), freeSpace: func(string) (int64, error) { return free.Load(), nil }})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 1)})
+	if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+		t.Fatalf("does not rest: %v", err)
+	}
+	free.Store(DefaultMinFree)
+	var refused *messages.Refused
+	if _, err := s.Load(t.Context(), "ses_a"); !errors.As(err, &refused) || !strings.Contains(err.Error(), "full") {
+		t.Errorf("read: %v", err)
+	}
+	free.Store(1 << 30)
+	if n := len(mustLoad(t, s, "ses_a").Events); n != 1 {
+		t.Errorf("%d events", n)
+	}
+	free.Store(DefaultMinFree)
+	s.space.mu.Lock()
+	s.space.asked = time.Time{}
+	s.space.mu.Unlock()
+	if err := s.Rest(t.Context()); err != nil || awake(s) == nil {
+		t.Errorf("what is open on a full disk goes on: %v", err)
+	}
+}
+
+func TestAFolderThatTakesNoFilesHangsNobody(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	s.closeWithin = 50 * time.Millisecond
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 10)})
+	var inTheWay []string // of the next table
+	for n := range 10 {
+		inTheWay = append(inTheWay, filepath.Join(s.badgerDir(), fmt.Sprintf("%06d.sst", n)))
+		if err := os.Mkdir(inTheWay[n], 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Rest(context.Background()); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("the store came to rest though its table cannot be written: %v", err)
+	}
+	var refused *messages.Refused
+	for range 3 {
+		if _, err := s.Load(t.Context(), "ses_a"); !errors.As(err, &refused) {
+			t.Errorf("read: %v", err)
+		}
+		if err := commit(s, Batch{Session: "ses_a", Events: events("ses_a", 10, 1)}); !errors.As(err, &refused) {
+			t.Errorf("written: %v", err)
+		}
+	}
+	for _, d := range inTheWay {
+		if err := os.Remove(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon(t, "the way is free", func() bool {
+		snap, err := s.Load(t.Context(), "ses_a")
+		if err == nil && len(snap.Events) != 10 {
+			t.Errorf("%d events of 10", len(snap.Events))
+		}
+		return err == nil
+	})
+	s.closeWithin = closeLimit
+}
+
+// Who takes the database's folder away, or makes the disk read-only, has a store
+// that goes on as it is: one that was closed could not be opened again.
+func TestRestLeavesAStoreAloneWhoseFolderTakesNoFiles(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 10)})
+	folder := filepath.Join(dir, "badger")
+	if err := os.Rename(folder, folder+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Rest(t.Context()); err != nil || awake(s) == nil {
+		t.Errorf("%v, closed %t", err, awake(s) == nil)
+	}
+	if n := len(mustLoad(t, s, "ses_a").Events); n != 10 {
+		t.Errorf("%d events are left", n)
+	}
+	if err := os.Rename(folder+".gone", folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+		t.Errorf("did not come to rest: %v", err)
+	}
+	if n := len(mustLoad(t, s, "ses_a").Events); n != 10 {
+		t.Errorf("%d events are left", n)
+	}
+}
+
+// A database that cannot be opened again refuses, and does not keep anybody
+// waiting; whoever comes next tries again.
+func TestADatabaseThatCouldNotBeOpenedIsOpenedByTheNextReadOrWrite(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	manifest := filepath.Join(dir, "badger", "MANIFEST")
+	hide := func() {
+		if err := errors.Join(os.Rename(manifest, manifest+".hidden"), os.Mkdir(manifest, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	show := func() {
+		if err := errors.Join(os.Remove(manifest), os.Rename(manifest+".hidden", manifest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := int64(0)
+	for _, next := range []func(){
+		func() {
+			mustCommit(t, s, Batch{Session: "ses_a", Events: events("ses_a", last, 1)})
+			last++
+		},
+		func() { mustLoad(t, s, "ses_a") },
+	} {
+		hide()
+		if err := s.Rest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var refused *messages.Refused
+		for range 3 { // the first transaction of a closed database is not the one that hangs
+			if err := commit(s, Batch{Session: "ses_a", Events: events("ses_a", last, 1)}); !errors.As(err, &refused) {
+				t.Errorf("written: %v", err)
+			}
+		}
+		if err := commit(s, Batch{Session: "ses_a", Delete: true}); !errors.As(err, &refused) {
+			t.Errorf("deleted: %v", err)
+		}
+		if _, err := s.Load(t.Context(), "ses_a"); !errors.As(err, &refused) || refused.Name != messages.RefusedStore {
+			t.Errorf("read: %v", err)
+		}
+		s.Stats()
+		if err := s.Rest(t.Context()); err != nil {
+			t.Error(err)
+		}
+		show()
+		next()
+		if n := int64(len(mustLoad(t, s, "ses_a").Events)); n != last {
+			t.Errorf("%d events are left of %d", n, last)
+		}
+	}
+	// Closing does not wait for it either.
+	hide()
+	defer show()
+	if err := s.Rest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
