@@ -51,6 +51,8 @@ type editor struct {
 	ended  bool  // everything is settled; the writer finishes
 	left   bool  // the sessions were told that this client has gone
 	moving Reply // who waits for the editor to be handed over
+	holds  bool  // what comes waits in held, for the moment in which it is decided whether this process goes on
+	held   []any
 	paused bool
 	asked  bool // to pause
 	rest   []byte
@@ -59,6 +61,11 @@ type editor struct {
 type (
 	// moveEditor asks for the editor to go on with another process.
 	moveEditor struct{}
+	// holdEditor asks for what the editor says to be held. The answer is whether
+	// nothing that it said before is under way.
+	holdEditor struct{}
+	// goOnEditor ends that.
+	goOnEditor struct{}
 
 	editorHello   struct{ word acp.Word }
 	editorRestore struct{ st editorState }
@@ -138,8 +145,12 @@ func (g *editor) Receive(me *Self, m any) {
 	case editorRestore:
 		g.restore(m.st)
 	case editorLine:
-		if g.asked {
+		switch {
+		case g.asked:
 			g.rest = append(append(g.rest, m.raw...), '\n')
+			return
+		case g.holds:
+			g.held = append(g.held, m)
 			return
 		}
 		g.accept(m)
@@ -159,7 +170,20 @@ func (g *editor) Receive(me *Self, m any) {
 	case editorPaused:
 		g.paused, g.rest = true, append(g.rest, m.unread...)
 	case editorEnd:
-		g.end()
+		switch {
+		case g.holds:
+			g.held = append(g.held, m)
+			return
+		case g.asked && len(g.rest) > 0 && !g.ending:
+			g.paused = true // it has left, but what it said last is the next process's to do
+		default:
+			g.end()
+		}
+	case holdEditor:
+		g.holds = true
+		me.Answer(g.quiet(), nil)
+	case goOnEditor:
+		g.goOn()
 	case editorLate:
 		if !g.ended {
 			me.Log().Warn("an editor's work did not settle in time")
@@ -291,6 +315,11 @@ func (g *editor) write(ctx context.Context) any {
 // world is refused: a tool must never run elsewhere than its caller thinks.
 func (g *editor) hello(w acp.Word) {
 	h := w.Hello
+	if g.asked {
+		g.out.say(acp.Word{Refused: &acp.Refusal{Message: errDraining.Message}})
+		g.out.finish()
+		return
+	}
 	if h.Host != g.system.identity.Host || h.MountNamespace != g.system.identity.MountNamespace {
 		g.out.say(acp.Word{Refused: &acp.Refusal{World: true, Message: "this home is in use by a process on " + g.system.identity.Host +
 			" that sees other files (another machine or container)"}})
@@ -419,13 +448,8 @@ func (g *editor) leave() {
 // settle looks whether the editor can be let go: because it is gone, or
 // because another process takes it over.
 func (g *editor) settle() {
-	if g.ended || g.under > 0 || !g.ending && !g.paused {
+	if g.ended || !g.ending && !g.paused || !g.quiet() {
 		return
-	}
-	for _, s := range g.sessions {
-		if len(s.turns) > 0 || s.busy || len(s.ops) > 0 || len(s.closers) > 0 {
-			return
-		}
 	}
 	g.ended = true
 	if g.paused && !g.ending {
@@ -434,6 +458,28 @@ func (g *editor) settle() {
 		return
 	}
 	g.settleSessions()
+}
+
+// quiet tells whether nothing is under way.
+func (g *editor) quiet() bool {
+	if g.under > 0 {
+		return false
+	}
+	for _, s := range g.sessions {
+		if len(s.turns) > 0 || s.busy || len(s.ops) > 0 || len(s.closers) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// goOn takes up what was held.
+func (g *editor) goOn() {
+	held := g.held
+	g.holds, g.held = false, nil
+	for _, m := range held {
+		g.Receive(g.me, m)
+	}
 }
 
 // settleSessions waits until what the editor's sessions did is on disk and
@@ -457,14 +503,20 @@ func (g *editor) settleSessions() {
 	})
 }
 
-// move asks the bridge to pause.
+// move asks the bridge to pause. What is held goes along.
 func (g *editor) move(reply Reply) {
-	if g.ending || g.asked || g.world == nil {
+	if g.ending || g.asked {
 		reply.Send(nil, nil)
 		return
 	}
-	g.moving, g.asked = reply, true
+	g.asked = true
+	if g.world == nil { // the bridge has not heard who is here, and finds the next one by itself
+		reply.Send(nil, nil)
+		return
+	}
+	g.moving = reply
 	g.out.say(acp.Word{Pause: true})
+	g.goOn()
 }
 
 // editorState is what the next gateway needs to know. It holds secrets of the

@@ -34,12 +34,7 @@ type (
 		q     quiesce
 		reply Reply
 	}
-	quiesced struct { // the action is done
-		id    string
-		value any
-		err   error
-		reply Reply
-	}
+	quiesced struct{ id string } // the action is done and answered
 )
 
 func (g *guardian) quiesce(me *Self, q quiesce) {
@@ -53,7 +48,7 @@ func (g *guardian) quiesce(me *Self, q quiesce) {
 	case s.retiring:
 		s.held = append(s.held, heldMessage{q, me.TakeReply()})
 		return
-	case s.state.status != messages.SessionIdle && !q.force:
+	case s.works() && !q.force:
 		me.Answer(nil, &messages.SessionBusy{SessionID: q.id})
 		return
 	}
@@ -82,12 +77,12 @@ func (g *guardian) onQuiet(me *Self, m quiet) {
 func (g *guardian) act(me *Self, m quiet) {
 	me.Go(func(ctx context.Context) any {
 		v, err := m.q.action(ctx)
-		return quiesced{m.q.id, v, err, m.reply}
+		m.reply.Send(v, err) // from here: the guardian may have ended when it is done
+		return quiesced{m.q.id}
 	})
 }
 
 func (g *guardian) onQuiesced(me *Self, m quiesced) {
-	m.reply.Send(m.value, m.err)
 	held := g.sessions[m.id].held
 	delete(g.sessions, m.id)
 	g.tell()
@@ -164,10 +159,6 @@ func commit(ctx context.Context, st Store, b store.Batch) error {
 // fork makes a session with another one's conversation up to an entry. The
 // copied entries lie in a blob, so that the source may go.
 func (g *guardian) fork(me *Self, m messages.Fork) {
-	if g.draining {
-		me.Answer(nil, errDraining)
-		return
-	}
 	reply, st, publish, boxes := me.TakeReply(), g.config.Store, g.deps.publish, g.boxes.shelf
 	me.Go(func(ctx context.Context) any {
 		info, err := forkOf(ctx, st, publish, boxes, m)
@@ -271,7 +262,14 @@ func (g *gateway) exec(me *Self, c *effectrpc.Call, m messages.ExecSandbox) {
 		}
 		o.Dir = filepath.Join(dir, m.Cwd)
 	}
+	over := make(chan struct{})
+	admitted := g.guardian.request(underWay{over})
 	me.Go(func(context.Context) any {
+		defer close(over)
+		if _, err := admitted(c.Context()); err != nil {
+			failCall(c, err)
+			return nil
+		}
 		p, leave, err := places.visit(c.Context(), m.SandboxID, visitor, o, world)
 		if err != nil {
 			failCall(c, notRun(driver, err))

@@ -473,7 +473,6 @@ func (s *session) finish(kind string, d messages.EventData) {
 			}
 		}
 	}, record{kind, d})
-	s.tellState()
 	s.leaveMount()
 	switch {
 	case s.closing:
@@ -481,6 +480,9 @@ func (s *session) finish(kind string, d messages.EventData) {
 		s.start(true)
 	case s.wake:
 		s.start(false)
+	}
+	if s.phase == idle { // the guardian must not hear of a rest between two periods
+		s.tellState()
 	}
 }
 

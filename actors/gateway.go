@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"sync"
 
 	"codework/messages"
 	"codework/protocol/contract"
@@ -23,7 +24,50 @@ type gateway struct {
 	begun    bool
 	guardian *Ref
 	hub      *Ref
+	came     callQueue
 }
+
+// callQueue are the calls that were read and not yet begun, which outlive the
+// mailbox that tells of them: nobody else would answer those that the gateway
+// does not get to.
+type callQueue struct {
+	mu     sync.Mutex // guards what follows
+	calls  []*effectrpc.Call
+	closed bool
+}
+
+// put takes a call; false means that it is too late for it.
+func (q *callQueue) put(c *effectrpc.Call) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.calls = append(q.calls, c)
+	}
+	return !q.closed
+}
+
+// take returns the oldest call; nil when there is none.
+func (q *callQueue) take() (c *effectrpc.Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.calls) > 0 {
+		c, q.calls[0] = q.calls[0], nil
+		q.calls = q.calls[1:]
+	}
+	return c
+}
+
+// close takes no more calls and returns those that are left.
+func (q *callQueue) close() []*effectrpc.Call {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left := q.calls
+	q.calls, q.closed = nil, true
+	return left
+}
+
+// callCame tells a gateway of one call that was put into its queue.
+type callCame struct{}
 
 // connectionEnded tells a gateway that its client is gone.
 type connectionEnded struct{ err error }
@@ -38,16 +82,27 @@ func (g *gateway) Receive(me *Self, m any) {
 		g.begun = true
 		tell := me.Later()
 		me.Go(func(ctx context.Context) any {
-			return connectionEnded{g.server.Serve(ctx, func(c *effectrpc.Call) { tell(c) })}
+			return connectionEnded{g.server.Serve(ctx, func(c *effectrpc.Call) {
+				if !g.came.put(c) {
+					failCall(c, errStopped)
+					return
+				}
+				tell(callCame{})
+			})}
 		})
-	case *effectrpc.Call:
-		g.call(me, m)
+	case callCame:
+		if c := g.came.take(); c != nil {
+			g.call(me, c)
+		}
 	case connectionEnded:
 		if m.err != nil {
 			me.Log().Debug("connection ended", "err", m.err)
 		}
 		me.Ref().Stop()
 	case Stopped:
+		for _, c := range g.came.close() {
+			failCall(c, errStopped)
+		}
 		if g.bound {
 			g.guardian.Tell(leaveLocal{g.name})
 		}

@@ -1,8 +1,10 @@
 package actors
 
 import (
+	"cmp"
 	"container/list"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -35,12 +37,15 @@ type guardian struct {
 	plugins  *Ref
 
 	sessions    map[string]*sessionSlot
-	busy        int        // of the sessions
+	busy        int        // sessions that have work, or are about to
+	calls       int        // under way, that leave something behind
 	resting     *list.List // the slots of sessions without work, the one that rests longest first
 	connections map[connectionTo]*connectionSlot
 	connecting  map[connectionTo][]Reply // connections that are being made, and who waits
-	gateways    map[*Ref]bool
+	gateways    map[*Ref]bool            // whether it is an editor's
+	making      map[string][]heldMessage // sessions that are made under an id the caller chose, and who waits for that
 	draining    bool
+	deciding    bool // whether to drain, while editors hold
 	last        Load
 	stirred     bool // there was work since the look was arranged
 	calming     bool // a look whether all is calm is arranged
@@ -95,7 +100,7 @@ type (
 // Load is what runs in the process.
 type Load struct {
 	Loaded  int // sessions in memory
-	Busy    int // sessions with work under way
+	Busy    int // sessions with work or about to have some, and calls under way that leave something behind
 	Clients int // connections
 }
 
@@ -109,15 +114,36 @@ func (g *guardian) Receive(me *Self, m any) {
 			return
 		}
 	}
+	if !g.admits(me, m) {
+		return
+	}
 	switch m := m.(type) {
 	case Started:
 		g.start(me)
+	case callEnded:
+		g.callEnded()
+	case closeIfIdle:
+		g.closeIfIdle(me)
+	case editorsHold:
+		g.onEditorsHold(m)
+	case underWay:
+		g.count()
+		me.Answer(nil, nil)
+		me.Go(func(ctx context.Context) any {
+			select {
+			case <-m.done:
+			case <-ctx.Done():
+			}
+			return callEnded{}
+		})
 	case toSession:
 		g.route(me, m)
 	case messages.CreateSession:
 		g.create(me, m)
 	case messages.ListSessions:
 		g.list(me, m)
+	case sessionMade:
+		g.onMade(me, m.id)
 	case running:
 		me.Answer(g.running(), nil)
 	case sessionState:
@@ -179,19 +205,16 @@ func (g *guardian) Receive(me *Self, m any) {
 	case toBox, listDrivers, listBoxes, stopAll:
 		me.Forward(g.registry, m)
 	case boxCall:
-		if g.draining {
-			switch m.m.(type) {
-			case messages.CreateSandbox, messages.RegisterSandbox:
-				me.Answer(nil, errDraining)
-				return
-			}
-		}
 		me.Forward(g.registry, m)
 	case drain:
 		g.drain(me)
 	case openGateway:
+		if g.draining {
+			me.Answer(nil, errDraining)
+			return
+		}
 		ref := me.Spawn(func() Actor { return m.g })
-		g.gateways[ref] = true
+		_, g.gateways[ref] = m.g.(*editor)
 		me.Answer(ref, nil)
 		g.tell()
 	case takeStock:
@@ -204,7 +227,7 @@ func (g *guardian) Receive(me *Self, m any) {
 func (g *guardian) start(me *Self) {
 	g.sessions, g.connections, g.gateways = map[string]*sessionSlot{}, map[connectionTo]*connectionSlot{}, map[*Ref]bool{}
 	g.resting = list.New()
-	g.connecting = map[connectionTo][]Reply{}
+	g.connecting, g.making = map[connectionTo][]Reply{}, map[string][]heldMessage{}
 	count := g.config.Metrics
 	g.hub = me.Spawn(func() Actor { return newHub(count) })
 	g.registry = me.Spawn(newRegistry(g.boxes))
@@ -406,7 +429,7 @@ func (g *guardian) drain(me *Self) {
 // ended forgets a child that has stopped: a session that was unloaded, or one
 // that failed too often. Whoever waits for it gets a new one.
 func (g *guardian) ended(me *Self, child *Ref) {
-	if g.gateways[child] {
+	if _, ok := g.gateways[child]; ok {
 		delete(g.gateways, child)
 		g.tell()
 		return
@@ -469,7 +492,7 @@ func (g *guardian) moveEditors(me *Self) {
 func (g *guardian) running() []sessionState {
 	var out []sessionState
 	for _, s := range g.sessions {
-		if s.state.status != messages.SessionIdle {
+		if s.works() {
 			out = append(out, s.state)
 		}
 	}
@@ -478,44 +501,86 @@ func (g *guardian) running() []sessionState {
 
 // tell says what runs to whoever decides about the end of the process.
 func (g *guardian) tell() {
-	l := Load{Loaded: len(g.sessions), Busy: g.busy, Clients: len(g.gateways)}
+	l := Load{Loaded: len(g.sessions), Busy: g.busy + g.calls, Clients: len(g.gateways)}
 	if l != g.last && g.config.Watch != nil {
 		g.last = l
 		g.config.Watch(l)
 	}
 }
 
-// create makes a session. It is answered when its record is on disk.
+// create makes a session. It is answered when its record is on disk. Who asks
+// again under the same id, because the answer was lost, gets the session that
+// was made.
 func (g *guardian) create(me *Self, m messages.CreateSession) {
 	if g.draining {
 		me.Answer(nil, errDraining)
 		return
 	}
-	reply, st, places := me.TakeReply(), g.config.Store, g.places
+	if m.ID != "" {
+		if waiting, ok := g.making[m.ID]; ok {
+			g.making[m.ID] = append(waiting, heldMessage{m, me.TakeReply()})
+			return
+		}
+		g.making[m.ID] = nil
+	}
+	reply, self, st, places := me.TakeReply(), me.Ref(), g.config.Store, g.places
 	most := g.config.MaxSessions
 	me.Go(func(ctx context.Context) any {
-		if err := room(ctx, st, most); err != nil {
-			reply.Send(nil, err)
+		info, err := made(ctx, self, m.ID)
+		var missing *messages.SessionNotFound
+		if m.ID == "" || errors.As(err, &missing) {
+			info, err = makeSession(ctx, st, places, most, m)
+		}
+		reply.Send(info, err)
+		if m.ID == "" {
 			return nil
 		}
-		at, err := places.find(ctx, placeQuery{ref: m.Sandbox, directory: m.Directory, hostDir: m.HostDir, world: m.World})
-		if err != nil {
-			reply.Send(nil, err)
-			return nil
-		}
-		rec := newRecord(m, at)
-		if err := commit(context.WithoutCancel(ctx), st, store.Batch{Session: rec.ID, Record: &rec}); err != nil {
-			places.undo(ctx, at)
-			reply.Send(nil, err)
-			return nil
-		}
-		reply.Send(infoOf(rec, places.shelf), nil)
-		return nil
+		return sessionMade{m.ID}
 	})
 }
 
-// errDraining refuses new work at the end of the process.
-var errDraining = &messages.Refused{Name: messages.RefusedShutdown, Message: "the server is going down"}
+// made is the session that was made under an id before.
+func made(ctx context.Context, guardian *Ref, id string) (messages.SessionInfo, error) {
+	if id == "" {
+		return messages.SessionInfo{}, nil
+	}
+	v, err := askAgain(ctx, guardian, toSession{id, messages.GetSession{SessionID: id}})
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	return v.(messages.SessionInfo), nil
+}
+
+// makeSession finds a place for a new session and writes its record.
+func makeSession(ctx context.Context, st Store, places places, most int, m messages.CreateSession) (messages.SessionInfo, error) {
+	if err := room(ctx, st, most); err != nil {
+		return messages.SessionInfo{}, err
+	}
+	at, err := places.find(ctx, placeQuery{ref: m.Sandbox, directory: m.Directory, hostDir: m.HostDir, world: m.World})
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	rec := newRecord(m, at)
+	if err := commit(context.WithoutCancel(ctx), st, store.Batch{Session: rec.ID, Record: &rec}); err != nil {
+		places.undo(ctx, at)
+		return messages.SessionInfo{}, err
+	}
+	return infoOf(rec, places.shelf), nil
+}
+
+// sessionMade tells that the making of a session has come to its end.
+type sessionMade struct{ id string }
+
+// onMade answers those who asked for the same session meanwhile.
+func (g *guardian) onMade(me *Self, id string) {
+	waiting := g.making[id]
+	delete(g.making, id)
+	for _, h := range waiting {
+		me.reply = h.reply
+		g.create(me, h.m.(messages.CreateSession))
+		me.reply = Reply{}
+	}
+}
 
 // mayPrompt refuses a prompt that would begin more work than is allowed.
 func (g *guardian) mayPrompt(s *sessionSlot) error {
@@ -554,7 +619,7 @@ func room(ctx context.Context, s Store, most int) error {
 func newRecord(m messages.CreateSession, at placed) messages.SessionRecord {
 	now := time.Now().UnixMilli()
 	rec := messages.SessionRecord{
-		ID: messages.NewSessionID(), Title: messages.DefaultTitle, Directory: at.dir, SandboxID: at.sandbox, HostDir: m.HostDir,
+		ID: cmp.Or(m.ID, messages.NewSessionID()), Title: messages.DefaultTitle, Directory: at.dir, SandboxID: at.sandbox, HostDir: m.HostDir,
 		AppendSystemPrompt: m.AppendSystemPrompt, CreatedAt: now, UpdatedAt: now,
 	}
 	if m.Title != "" {

@@ -209,7 +209,18 @@ type answer struct {
 // answer counts.
 type Reply struct {
 	c     chan answer
-	owner *Self // who promised the answer, until it is given
+	owner *Self  // who promised the answer, until it is given
+	given func() // told once, behind the first answer; nil is nobody
+}
+
+// noting is the same right, with told called, once and from any goroutine, when
+// the answer is given. It must not block. Nobody need have asked.
+func (r Reply) noting(told func()) Reply {
+	if r.c == nil {
+		r.c = make(chan answer, 1)
+	}
+	r.given = sync.OnceFunc(told)
+	return r
 }
 
 // Send gives the answer; it never blocks.
@@ -221,6 +232,9 @@ func (r Reply) Send(value any, err error) {
 	select {
 	case r.c <- answer{value, err}:
 	default:
+	}
+	if r.given != nil {
+		r.given()
 	}
 }
 
@@ -253,19 +267,20 @@ func Ask[T any](ctx context.Context, r *Ref, m any) (T, error) {
 func (r *Ref) request(m any) func(context.Context) (any, error) {
 	reply := Reply{c: make(chan answer, 1)}
 	r.pass(m, reply)
-	return func(ctx context.Context) (any, error) {
+	return func(ctx context.Context) (v any, err error) {
 		select {
 		case a := <-reply.c:
 			return a.value, a.err
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			err = ctx.Err()
 		case <-r.Done():
+			err = errStopped
 		}
 		select {
-		case a := <-reply.c:
+		case a := <-reply.c: // given in time counts, whatever else came
 			return a.value, a.err
 		default:
-			return nil, errStopped
+			return nil, err
 		}
 	}
 }
@@ -284,7 +299,7 @@ type Self struct {
 	// mu guards owed: answers promised but not yet given, failed when the
 	// incarnation ends.
 	mu   sync.Mutex
-	owed map[chan answer]struct{}
+	owed map[chan answer]Reply
 
 	children map[string]*Ref // by protoactor id
 }
@@ -311,7 +326,7 @@ func (me *Self) TakeReply() Reply {
 	}
 	r.owner = me
 	me.mu.Lock()
-	me.owed[r.c] = struct{}{}
+	me.owed[r.c] = r
 	me.mu.Unlock()
 	return r
 }
@@ -390,7 +405,7 @@ type cell struct {
 func newCell(rt *Runtime, ref *Ref, a Actor) *cell {
 	ctx, stop := context.WithCancel(context.Background())
 	ref.vitals.begin(a)
-	return &cell{behave: a, me: &Self{rt: rt, ref: ref, ctx: ctx, stop: stop, owed: map[chan answer]struct{}{}, children: map[string]*Ref{}}}
+	return &cell{behave: a, me: &Self{rt: rt, ref: ref, ctx: ctx, stop: stop, owed: map[chan answer]Reply{}, children: map[string]*Ref{}}}
 }
 
 // Receive is protoactor's entrance.
@@ -485,10 +500,10 @@ func (c *cell) end() {
 	c.me.wg.Wait()
 	c.me.mu.Lock()
 	owed := c.me.owed
-	c.me.owed = map[chan answer]struct{}{}
+	c.me.owed = map[chan answer]Reply{}
 	c.me.mu.Unlock()
-	for r := range owed {
-		Reply{c: r}.Send(nil, errStopped)
+	for _, r := range owed {
+		r.Send(nil, errStopped)
 	}
 }
 

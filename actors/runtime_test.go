@@ -553,3 +553,68 @@ func TestNoAnswerIsOwedForWhatWasHandedOn(t *testing.T) {
 		t.Errorf("%d letters are kept", n)
 	}
 }
+
+// An answer that was given counts, whatever ended meanwhile: who took it for an
+// error would do again what is done.
+func TestAnAnswerThatIsGivenIsNotLostToTheEndOfTheAsking(t *testing.T) {
+	rt := newTestRuntime(t)
+	ref := spawnFake(t, rt, func(me *Self, m any) { me.Answer(m, nil) })
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 64 { // a choice at random would err once
+		wait := ref.request("asked")
+		if _, err := Ask[string](soon(t), ref, "behind it"); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := wait(over); v != "asked" || err != nil {
+			t.Fatalf("%v, %v", v, err)
+		}
+	}
+}
+
+func TestAnAnswerIsNotedOnceWhoeverGivesIt(t *testing.T) {
+	rt := newTestRuntime(t)
+	told := make(chan struct{}, 64)
+	keeps := spawnFake(t, rt, func(me *Self, m any) {
+		switch m {
+		case "twice":
+			r := me.TakeReply()
+			r.Send(nil, nil)
+			r.Send(nil, nil)
+		case "keep":
+			me.TakeReply()
+		case "fail":
+			panic("on purpose")
+		}
+	})
+	front := spawnFake(t, rt, func(me *Self, m any) {
+		if _, ok := m.(string); ok {
+			me.reply = me.reply.noting(func() { told <- struct{}{} })
+			me.Forward(keeps, m)
+		}
+	})
+	hears := func(what string) {
+		t.Helper()
+		select {
+		case <-told: // perhaps a moment behind the answer
+		case <-time.After(within):
+			t.Fatalf("%s: not told", what)
+		}
+	}
+	for _, m := range []string{"twice", "fail", "not answered"} {
+		_, _ = Ask[any](soon(t), front, m)
+		hears(m)
+	}
+	front.Tell("nobody asks")
+	hears("nobody asks")
+	kept := front.request("keep")
+	stopAndWait(t, front)
+	stopAndWait(t, keeps)
+	if _, err := kept(soon(t)); !errors.Is(err, errStopped) {
+		t.Error(err)
+	}
+	hears("keep")
+	if n := len(told); n != 0 {
+		t.Errorf("told %d times more", n)
+	}
+}

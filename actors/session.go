@@ -54,7 +54,8 @@ type sessionState struct {
 	status messages.SessionStatus
 	queued int
 	title  string
-	// pending tells that a prompt is on its way to the disk: work follows.
+	// pending tells that a prompt is on its way to the disk: it is answered, and
+	// work follows.
 	pending bool
 	sandbox string // where it works
 }
@@ -68,9 +69,9 @@ func (s sessionState) uses() string {
 	return s.sandbox
 }
 
-// busy is 1 for a session that has work.
+// busy is 1 for a session that has work, or is about to.
 func (s sessionState) busy() int {
-	if s.status == messages.SessionIdle {
+	if s.status == messages.SessionIdle && !s.pending {
 		return 0
 	}
 	return 1
@@ -237,6 +238,7 @@ func (s *session) handle(m any) {
 		s.tellState() // the guardian counts on hearing of every prompt
 	case checked:
 		s.onChecked(m)
+		s.tellState() // it is pending no more, or written
 	case messages.Interrupt:
 		if m.Prompt != "" {
 			me.Answer(s.takeBackPrompt(m), nil)
@@ -601,6 +603,8 @@ func (s *session) onChecked(c checked) {
 	delete(s.lookups, c.lookup)
 	switch {
 	case c.err != nil || c.known:
+	case s.closing:
+		c.err = errStopped // whose work would not begin any more
 	case back:
 		c.err = &messages.Refused{Name: messages.RefusedWithdrawn, Message: "the prompt was taken back"}
 	case c.prompt.UnlessBusy && s.works(): // since it was asked
@@ -682,10 +686,11 @@ func (s *session) admit(c checked) {
 	if c.known {
 		// It waits since before a crash, say: who repeats it wants it done.
 		s.out.whenDurable(s.out.mark(), func(err error) {
-			c.reply.Send(nil, err)
+			// The guardian hears of the work before it does of the answer.
 			if queued, _ := s.led.waiting(c.prompt.ID); err == nil && queued {
 				s.awake()
 			}
+			c.reply.Send(nil, err)
 		})
 		return
 	}

@@ -200,6 +200,14 @@ func (s *System) handover(ctx context.Context) (messages.Handover, error) {
 	return h, nil
 }
 
+// CloseIfIdle ends admission for good, unless something works, and tells whether
+// it has ended. What was admitted before is answered by then and was waited for,
+// what comes behind is refused as by a shutdown, before anything is written. An
+// error leaves open which it is.
+func (s *System) CloseIfIdle(ctx context.Context) (bool, error) {
+	return Ask[bool](ctx, s.guardian, closeIfIdle{})
+}
+
 // Settle refuses new work, interrupts what runs as a shutdown and waits for
 // it to be recorded, or for ctx.
 //

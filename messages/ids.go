@@ -25,6 +25,14 @@ func NewEventID() string { return "evt_" + newUUID() }
 // id with the prefix, so nothing more than that is checked.
 func ValidSessionID(id string) bool { return strings.HasPrefix(id, "ses") }
 
+// newSessionID tells whether id may become the id of a new session: it has the
+// form of those that are made here, since it names more than a row in a store.
+func newSessionID(id string) bool {
+	text, ok := strings.CutPrefix(id, "ses_")
+	u, err := uuid.Parse(text)
+	return ok && err == nil && u.String() == text
+}
+
 func newUUID() string {
 	// NewV7 fails only when the system's random source does, which ends the
 	// process in crypto/rand before it gets here.

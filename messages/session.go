@@ -114,6 +114,10 @@ func (w *World) Lookup(name string) (string, bool) {
 
 // CreateSession asks for a new session. The answer is a SessionInfo.
 type CreateSession struct {
+	// ID is the id that the session gets; "" is a new one. A session that has it
+	// already is the answer, whatever it was made from: so a call whose answer
+	// was lost can be made again.
+	ID                 string      `json:"id,omitempty"`
 	Title              string      `json:"title,omitempty"`
 	Directory          string      `json:"directory,omitempty"`
 	HostDir            string      `json:"hostDir,omitempty"`
@@ -322,6 +326,9 @@ func (p Prompt) Validate() error {
 
 // Validate checks what can be checked before anything is made.
 func (c CreateSession) Validate() error {
+	if c.ID != "" && !newSessionID(c.ID) {
+		return errors.New(`id: expected "ses_" and a UUID in lower case`)
+	}
 	if c.HostDir != "" && !path.IsAbs(c.HostDir) {
 		return errors.New("hostDir: expected an absolute path")
 	}

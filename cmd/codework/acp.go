@@ -166,7 +166,7 @@ func (b *bridge) carry(ctx context.Context, conn acp.Conn) (json.RawMessage, err
 	}()
 	in, done, stop := b.in, ctx.Done(), broken
 	var late <-chan time.Time
-	ending := false
+	ending, given := false, false // up; up because the editor has said all it has to say
 	var state json.RawMessage
 	end := func() {
 		in, done, stop, ending = nil, nil, nil, true
@@ -178,6 +178,7 @@ func (b *bridge) carry(ctx context.Context, conn acp.Conn) (json.RawMessage, err
 		select {
 		case piece, ok := <-in:
 			if !ok {
+				given = true
 				end()
 				continue
 			}
@@ -196,10 +197,10 @@ func (b *bridge) carry(ctx context.Context, conn acp.Conn) (json.RawMessage, err
 			}
 		case <-gone:
 			switch {
+			case state != nil && (given || !ending):
+				return state, nil // what was said last may be in it
 			case ending:
 				return nil, nil
-			case state != nil:
-				return state, nil
 			}
 			return nil, errOwnerDied
 		case <-late:

@@ -67,9 +67,8 @@ func greet(ctx context.Context, conn net.Conn, hello messages.Hello) (*client.Cl
 		return nil, orNobody(err)
 	}
 	info, err := c.Hello(ctx, hello)
-	var refused *messages.Refused
 	switch {
-	case errors.Is(err, client.ErrConnectionLost), errors.As(err, &refused) && refused.Name == messages.RefusedShutdown:
+	case lostOwner(err):
 		c.Close()
 		return nil, home.ErrNobody
 	case err != nil:
@@ -81,7 +80,7 @@ func greet(ctx context.Context, conn net.Conn, hello messages.Hello) (*client.Cl
 	if replaces(info.Version) && info.Sessions.Busy == 0 && !info.Foreground {
 		_, err = c.Handover(ctx)
 		c.Close()
-		if err == nil || errors.Is(err, client.ErrConnectionLost) {
+		if err == nil || lostOwner(err) {
 			return nil, home.ErrNobody
 		}
 		return nil, err
@@ -286,7 +285,7 @@ func (g *global) sendAway(ctx context.Context, p home.Paths) bool {
 		return false
 	}
 	_, err = c.Handover(limit)
-	return err == nil
+	return err == nil || lostOwner(err)
 }
 
 // expired is a context for trying once.

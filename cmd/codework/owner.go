@@ -317,14 +317,9 @@ func (g *global) ownHome(ctx context.Context, ready func()) error {
 		}
 		return err
 	}
-	loads := make(chan actors.Load, 64)
+	loads := make(chan actors.Load, 1)
 	o, err := own(ctx, p, log, func(c *actors.Config, _ *actors.Identity) {
-		c.Watch = func(l actors.Load) {
-			select {
-			case loads <- l:
-			case <-time.After(time.Second): // the loop below has ended
-			}
-		}
+		c.Watch = func(l actors.Load) { newest(loads, l) }
 	})
 	if err != nil {
 		return err
@@ -377,23 +372,42 @@ func serves(ctx context.Context, p home.Paths) bool {
 	return true
 }
 
+// newest leaves a load for whoever reads loads, which holds one, in place of one
+// that was not read. Nobody else may send.
+func newest(loads chan actors.Load, l actors.Load) {
+	for {
+		select {
+		case loads <- l:
+			return
+		default:
+		}
+		select {
+		case <-loads:
+		default:
+		}
+	}
+}
+
 // running is what an owner watches of its actors.
 type running interface {
 	Takeover() <-chan struct{}
 	Failed() <-chan struct{}
+	// CloseIfIdle ends admission unless something works. What is watched only
+	// tells when to try: by then somebody may have come.
+	CloseIfIdle(context.Context) (bool, error)
 }
 
-// untilIdle returns when the owner should end: nil when nobody needs it,
-// another one is to take over or a signal came, an error when its actors cannot
-// go on.
+// untilIdle returns when the owner should end: nil when nobody needs it or
+// another one is to take over, in which case nothing works and nothing begins any
+// more, or when a signal came; an error when its actors cannot go on.
 func untilIdle(ctx context.Context, o running, door *door, loads <-chan actors.Load, grace time.Duration) error {
 	// The client that asked for this start has not connected yet.
 	idle := time.NewTimer(max(grace, firstClient))
 	defer idle.Stop()
 	var now actors.Load
 	leaving := o.Takeover()
-	takeover, worked := false, false
-	var parting <-chan time.Time
+	takeover, worked, parted := false, false, false
+	var parting, again <-chan time.Time
 	for {
 		select {
 		case now = <-loads:
@@ -407,12 +421,16 @@ func untilIdle(ctx context.Context, o running, door *door, loads <-chan actors.L
 				now = <-loads
 			}
 		case <-parting:
-			return nil
+			parted = true
+		case <-again:
 		case <-idle.C:
 			if door.closeIfEmpty() {
-				return nil
+				if closed, _ := o.CloseIfIdle(ctx); closed {
+					return nil
+				}
+				door.closed.Store(false)
 			}
-			idle.Reset(firstClient) // somebody has just come in
+			idle.Reset(firstClient) // somebody has just come in, or left work behind
 		case <-ctx.Done():
 			return nil
 		case <-o.Failed():
@@ -421,14 +439,22 @@ func untilIdle(ctx context.Context, o running, door *door, loads <-chan actors.L
 		switch {
 		case !takeover:
 		case now.Busy > 0:
-			worked, parting = true, nil
-		case !worked || now.Clients == 0:
-			return nil
+			worked, parted, parting = true, false, nil
+		case !worked || parted || now.Clients == 0:
+			// An error means that the actors have ended, or that a signal came.
+			if closed, _ := o.CloseIfIdle(ctx); closed {
+				return nil
+			}
+			again = time.After(tryAgain)
 		case parting == nil:
 			parting = time.After(partingTime)
 		}
 	}
 }
+
+// tryAgain is when an owner that hands over tries it once more, if its load has
+// not changed: an editor may be busy with what is no work.
+const tryAgain = 50 * time.Millisecond
 
 // partingTime is how long an owner that hands over stays after its work is done,
 // for clients that still read how it ended.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,17 +48,22 @@ func TestIdleExitIsADuration(t *testing.T) {
 }
 
 // tree stands for the actors of an owner.
-type tree struct{ takeover, failed chan struct{} }
+type tree struct {
+	takeover, failed chan struct{}
+	refuse           *atomic.Int64 // how often an end of admission is refused
+}
 
 func (t tree) Takeover() <-chan struct{} { return t.takeover }
 func (t tree) Failed() <-chan struct{}   { return t.failed }
+
+func (t tree) CloseIfIdle(context.Context) (bool, error) { return t.refuse.Add(-1) < 0, nil }
 
 // owning runs untilIdle in a bubble of its own time and returns how long it
 // took.
 func owning(t *testing.T, grace time.Duration, play func(tr tree, d *door, loads chan<- actors.Load, stop func())) (took time.Duration, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		tr := tree{make(chan struct{}), make(chan struct{})}
+		tr := tree{make(chan struct{}), make(chan struct{}), new(atomic.Int64)}
 		loads := make(chan actors.Load, 64)
 		var d door
 		ctx, stop := context.WithCancel(context.Background())
@@ -161,6 +167,34 @@ func TestAnOwnerWithoutWorkEnds(t *testing.T) {
 			time.Sleep(10 * s)
 			l <- nobody
 		}, 11*s + partingTime/2},
+		{"handed over, but somebody has come", 5 * s, func(tr tree, _ *door, l chan<- actors.Load, _ func()) {
+			l <- client
+			time.Sleep(s)
+			tr.refuse.Store(3) // before their load is told
+			close(tr.takeover)
+			time.Sleep(tryAgain * 3 / 2)
+			l <- actors.Load{Clients: 1, Busy: 1}
+			time.Sleep(30 * s)
+			l <- nobody // refused once more
+		}, 31*s + tryAgain*3/2 + tryAgain},
+		{"handed over while an editor looks around", 5 * s, func(tr tree, _ *door, l chan<- actors.Load, _ func()) {
+			l <- client
+			time.Sleep(s)
+			tr.refuse.Store(2)
+			close(tr.takeover)
+		}, s + 2*tryAgain},
+		{"its client has left work behind", s, func(tr tree, d *door, l chan<- actors.Load, _ func()) {
+			l <- client
+			tr.refuse.Store(1)
+			l <- nobody
+			time.Sleep(2 * s)
+			if d.closed.Load() {
+				panic("the door stayed closed")
+			}
+			l <- busy
+			time.Sleep(30 * s)
+			l <- nobody
+		}, 33 * s},
 		{"handed over in the moment work begins", 5 * s, func(tr tree, _ *door, l chan<- actors.Load, _ func()) {
 			l <- busy
 			close(tr.takeover) // perhaps heard first

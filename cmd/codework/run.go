@@ -49,6 +49,7 @@ type runFlags struct {
 	resource  string
 	detach    bool
 
+	id   string // of a new session: the same in every attempt, so that it is made once
 	made string // the sandbox that this run made
 }
 
@@ -400,7 +401,10 @@ func (f *runFlags) open(ctx context.Context, c *client.Client, remote bool) (mes
 	case id != "":
 		return c.Session(ctx, id)
 	}
-	m := messages.CreateSession{Title: f.title, HostDir: here, Runtime: runtime}
+	if f.id == "" {
+		f.id = messages.NewSessionID()
+	}
+	m := messages.CreateSession{ID: f.id, Title: f.title, HostDir: here, Runtime: runtime}
 	m.AppendSystemPrompt, err = addendum(f.addendum)
 	if err != nil {
 		return messages.SessionInfo{}, err

@@ -276,9 +276,8 @@ func (g *global) askToHandOver(ctx context.Context, conn net.Conn, hello message
 	}
 	defer c.Close()
 	info, err := c.Hello(ctx, hello)
-	var refused *messages.Refused
 	switch {
-	case errors.Is(err, client.ErrConnectionLost), errors.As(err, &refused) && refused.Name == messages.RefusedShutdown:
+	case lostOwner(err):
 		return nil // it is ending already
 	case err != nil:
 		return connectProblem(ctx, err, home.Paths{})
@@ -288,7 +287,7 @@ func (g *global) askToHandOver(ctx context.Context, conn net.Conn, hello message
 			hint: "use it with codework run, or use another --home"}
 	}
 	h, err := c.Handover(ctx)
-	if errors.Is(err, client.ErrConnectionLost) {
+	if lostOwner(err) {
 		return nil // it had nothing to do and was gone before it could say so
 	}
 	if err != nil {

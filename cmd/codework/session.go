@@ -88,7 +88,7 @@ func (g *global) explain(err error) error {
 			hint: "see: codework session list --all" + g.serverFlag()}
 	case errors.Is(err, client.ErrConnectionLost) && g.remote():
 		return &problem{slug: "connection", err: &explained{errors.New("the connection to the server is lost"), err}, fields: []field{{"server", g.server}}}
-	case errors.Is(err, client.ErrConnectionLost):
+	case lostOwner(err) && !g.remote():
 		return &problem{slug: "connection", err: &explained{errors.New("the process that owns this home ended meanwhile"), err}, hint: "try again"}
 	}
 	return explain(err, "")

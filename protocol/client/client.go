@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 
@@ -174,6 +175,9 @@ func (c *Client) Subscribe(ctx context.Context, q messages.Subscribe) (*Events, 
 	}
 	e := &Events{s}
 	first, err := e.Next(ctx)
+	if ctx.Err() == nil && (errors.Is(err, io.EOF) || errors.Is(err, effectrpc.ErrInterrupted)) {
+		err = lostError(err) // the server went away before it began
+	}
 	if err == nil && first.Type != messages.EventConnected {
 		err = fmt.Errorf("subscription began with %s", first.Type)
 	}

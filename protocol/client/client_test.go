@@ -232,7 +232,7 @@ func TestASubscriptionThatBeginsOtherwiseIsRefused(t *testing.T) {
 		want  string
 	}{
 		{[]string{messages.EventTurnEnded}, nil, "subscription began with " + messages.EventTurnEnded},
-		{nil, io.EOF, io.EOF.Error()},
+		{nil, io.EOF, ErrConnectionLost.Error() + ": " + io.EOF.Error()},
 		{nil, &effectrpc.Defect{Name: messages.RefusedPosition, Message: "no such position"}, "no such position"},
 	} {
 		interrupted := make(chan struct{})

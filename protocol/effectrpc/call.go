@@ -108,6 +108,10 @@ func (c *Call) finish(e exit) {
 		// Under the lock, so that no chunk of this call can follow.
 		s.link.put(frame{kind: kindExit, id: c.id, exit: e})
 	}
+	if s.inFlight == 0 && s.answered != nil {
+		close(s.answered)
+		s.answered = nil
+	}
 	s.mu.Unlock()
 	c.cancel(ErrFinished)
 }

@@ -78,7 +78,8 @@ type Server struct {
 	inFlight int
 	bytes    int
 	stopping bool
-	over     bool // Serve waits for its streams: none may begin
+	answered chan struct{} // closed when no call is unfinished; nil unless somebody waits for that
+	over     bool          // Serve waits for its streams: none may begin
 }
 
 // NewServer returns the server half for conn, which it takes over.
@@ -101,16 +102,27 @@ func NewServer(conn Conn, opts ServerOptions) *Server {
 // neither a Ping nor an Interrupt. It must see to it that the call is finished
 // sometime, from any goroutine.
 //
-// The end of ctx cancels every call and closes the connection as Shutdown does.
-// Serve is called once; it returns when everything that it started has ended:
+// The end of ctx cancels every call and closes the connection as Shutdown does,
+// once the calls are finished, for which they have two seconds: what was done is
+// told, also at the end. Serve is called once; it returns when everything that it started has ended:
 // nil after a close in good order from either side, otherwise the reason.
 func (s *Server) Serve(ctx context.Context, handle func(*Call)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(ErrConnectionLost)
-	stop := context.AfterFunc(ctx, s.Shutdown)
+	settled := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(settled)
+		s.settle()
+	})
 	err := s.link.run(nil,
 		func(line []byte) { s.receive(ctx, line, handle) },
-		func() { stop(); cancel(ErrConnectionLost) })
+		func() {
+			if stop() {
+				close(settled)
+			}
+			cancel(ErrConnectionLost)
+		})
+	<-settled
 	s.mu.Lock()
 	s.over = true
 	s.mu.Unlock()
@@ -130,6 +142,31 @@ func (s *Server) Serve(ctx context.Context, handle func(*Call)) error {
 	default:
 		return fmt.Errorf("%w: %w", ErrConnectionLost, err)
 	}
+}
+
+// answerGrace is how long calls that are cancelled at the end have to finish.
+const answerGrace = 2 * time.Second
+
+// settle refuses further calls and closes the connection behind the answers of
+// those that there are.
+func (s *Server) settle() {
+	s.mu.Lock()
+	s.stopping = true
+	answered := make(chan struct{})
+	if s.inFlight == 0 {
+		close(answered)
+	} else {
+		s.answered = answered
+	}
+	s.mu.Unlock()
+	late := time.NewTimer(answerGrace)
+	defer late.Stop()
+	select {
+	case <-answered:
+	case <-s.link.over:
+	case <-late.C:
+	}
+	s.Shutdown()
 }
 
 // Shutdown closes the connection with 1001 after writing what is queued, for
