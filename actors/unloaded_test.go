@@ -227,6 +227,9 @@ func TestASessionThatCouldNotLeaveLeavesLater(t *testing.T) {
 	if _, err := renamed(r.ctx); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := r.to(id, messages.GetSession{SessionID: id}); err != nil { // it has said that it rests before it answers this
+		t.Fatal(err)
+	}
 	for range mostResting {
 		other := r.create()
 		if _, err := r.to(other, messages.HasMessage{SessionID: other}); err != nil {
