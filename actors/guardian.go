@@ -49,6 +49,7 @@ type guardian struct {
 	last        Load
 	stirred     bool // there was work since the look was arranged
 	calming     bool // a look whether all is calm is arranged
+	trimming    bool // a look who has rested for long is arranged
 }
 
 // sessionSlot is a session in memory.
@@ -60,6 +61,7 @@ type sessionSlot struct {
 	held     []heldMessage // what came while it was being unloaded
 	then     *quiet        // what is done once it is unloaded
 	rest     *list.Element // its place among the resting ones; nil while it works
+	since    time.Time     // it was needed last
 }
 
 // works tells whether the session has work, or is about to.
@@ -151,7 +153,7 @@ func (g *guardian) Receive(me *Self, m any) {
 			g.uses(m.id, s.state.uses(), m.uses())
 			g.busy += m.busy() - s.state.busy()
 			s.state, s.prompted = m, false
-			g.rests(s)
+			g.rests(me, s)
 			g.calm(me)
 		}
 		g.tell()
@@ -163,6 +165,9 @@ func (g *guardian) Receive(me *Self, m any) {
 		}
 	case restSession:
 		g.rest(me, m)
+	case trimDue:
+		g.trimming = false
+		g.trim(me)
 	case isCalm:
 		g.onCalm(me)
 	case listed:
@@ -283,7 +288,7 @@ func (g *guardian) hand(me *Self, m toSession) {
 		s = g.open(me, m.id)
 	}
 	if s.rest != nil {
-		g.resting.MoveToBack(s.rest)
+		g.keep(s)
 	}
 	if s.retiring {
 		s.held = append(s.held, heldMessage{m.m, me.TakeReply()})
@@ -301,26 +306,51 @@ func (g *guardian) open(me *Self, id string) *sessionSlot {
 	return s
 }
 
-// mostResting is how many sessions without work stay in memory: enough for the
-// people and programs of a server that take turns in them, few enough that what
-// they keep does not show. One that is needed again is read from its log.
-const mostResting = 32
+const (
+	// mostResting is how many sessions without work stay in memory: enough for
+	// the people and programs of a server that take turns in them, few enough
+	// that what they keep does not show. One that is needed again is read from
+	// its log.
+	mostResting = 32
+	// restsFor is how long those stay that are too many: a session between two
+	// turns would otherwise be read for each, a third of the work of hundreds
+	// that get their prompts one after the other. It is shorter than calmAfter.
+	restsFor = time.Second
+)
+
+// trimDue looks who of too many has rested for long.
+type trimDue struct{}
 
 // rests takes note whether a session has work, and unloads those that have had
 // none for longest when there are too many.
-func (g *guardian) rests(s *sessionSlot) {
-	switch {
-	case s.works() || s.retiring:
+func (g *guardian) rests(me *Self, s *sessionSlot) {
+	if s.works() || s.retiring {
 		g.stirred = true
 		g.forgetRest(s)
 		return
-	case s.rest == nil:
+	}
+	g.keep(s)
+	g.trim(me)
+}
+
+// keep makes a session the one that rests for the shortest time.
+func (g *guardian) keep(s *sessionSlot) {
+	s.since = time.Now()
+	if s.rest == nil {
 		s.rest = g.resting.PushBack(s)
-	default:
+	} else {
 		g.resting.MoveToBack(s.rest)
 	}
-	for g.resting.Len() > mostResting {
+}
+
+func (g *guardian) trim(me *Self) {
+	for g.resting.Len() > mostResting && !g.trimming {
 		oldest := g.resting.Front().Value.(*sessionSlot)
+		if early := cmp.Or(g.config.restsFor, restsFor) - time.Since(oldest.since); early > 0 {
+			g.trimming = true
+			me.After(early, trimDue{})
+			return
+		}
 		g.forgetRest(oldest)
 		oldest.retiring = true
 		oldest.ref.Tell(mayRest{})
@@ -784,6 +814,7 @@ type Config struct {
 	Traces *traces.Traces
 
 	idleConnection time.Duration // for tests; 0 is the constant of that name
+	restsFor       time.Duration // the same
 	checkpoints    int64         // for tests; 0 is checkpointEvents
 }
 

@@ -210,7 +210,21 @@ func TestSessionsWithoutWorkLeaveMemoryWhenThereAreMany(t *testing.T) {
 	}
 }
 
-// A list says what the sessions in it do, also of those that are in memory.
+// A session between two turns stays in memory, however many have some.
+func TestSessionsThatTakeTurnsStayInMemory(t *testing.T) {
+	r := newRigWith(t, func(c *Config) { c.restsFor = time.Hour })
+	r.with(func(x *Exchange) { x.Streamer = instantModel{1} })
+	const n = 3 * mostResting
+	for range n {
+		id := r.create()
+		r.prompt(id, "question", messages.Steer)
+		r.wait(id)
+	}
+	if in := r.inMemory(); len(in) != n {
+		t.Errorf("%d of %d are in memory", len(in), n)
+	}
+}
+
 // A session that could not leave yet, since something of it was on its way to
 // the disk, is among those that may leave as soon as that is there.
 func TestASessionThatCouldNotLeaveLeavesLater(t *testing.T) {
@@ -247,6 +261,7 @@ func TestASessionThatCouldNotLeaveLeavesLater(t *testing.T) {
 	}
 }
 
+// A list says what the sessions in it do, also of those that are in memory.
 func TestAListSaysWhatItsSessionsDo(t *testing.T) {
 	r := newRig(t)
 	idle, busy := r.create(), r.create()
