@@ -77,8 +77,8 @@ type SessionRecord struct {
 	// AppendSystemPrompt is the caller's addendum.
 	AppendSystemPrompt string  `json:"appendSystemPrompt,omitempty"`
 	Runtime            Runtime `json:"runtime"`
-	Usage              Usage   `json:"usage"`     // of committed messages
-	Discarded          Usage   `json:"discarded"` // of attempts that failed or were stopped
+	Usage              Usage   `json:"usage,omitzero"`     // of committed messages
+	Discarded          Usage   `json:"discarded,omitzero"` // of attempts that failed or were stopped
 	Turns              int     `json:"turns"`
 	Queued             int     `json:"queued,omitempty"` // prompts that wait
 	CreatedAt          int64   `json:"createdAt"`        // epoch milliseconds

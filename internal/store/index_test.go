@@ -381,3 +381,40 @@ func TestLongRowsOfAnOlderIndexAreFilledToo(t *testing.T) {
 		mustCommit(t, s, Batch{Session: "ses_0000"}) // behind a step of the filling
 	}
 }
+
+// A page is full also where records between its sessions cannot be read, and a
+// long list is in order however many decode it.
+func TestAPageIsFullBesideRecordsThatCannotBeRead(t *testing.T) {
+	s := open(t, Options{})
+	const n = 3 * listStretch / 2
+	var done sync.WaitGroup
+	for i := range n {
+		id := fmt.Sprintf("ses_%04d", i)
+		done.Add(1)
+		s.Append(Batch{Session: id, Record: session(id, id, int64(n-i))}, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			done.Done()
+		})
+	}
+	done.Wait()
+	for _, i := range []int{0, 7, listStretch - 1, listStretch, n - 1} {
+		set(t, s, recordKey(fmt.Sprintf("ses_%04d", i)), []byte("not a record"))
+	}
+	for _, limit := range []int{0, 1, 10, listStretch, n - 5, n} {
+		list, err := s.List(context.Background(), messages.ListSessions{Limit: limit})
+		want := n - 5
+		if limit > 0 {
+			want = min(limit, want)
+		}
+		if err != nil || len(list) != want {
+			t.Fatalf("limit %d: %d sessions, want %d, %v", limit, len(list), want, err)
+		}
+		for i := 1; i < len(list); i++ {
+			if list[i].ID <= list[i-1].ID {
+				t.Fatalf("limit %d: %s behind %s", limit, list[i].ID, list[i-1].ID)
+			}
+		}
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
 
 	"codework/messages"
 
@@ -422,6 +424,7 @@ func (s *Store) record(txn *badger.Txn, session string) (r messages.SessionRecor
 // session up to the last one that is answered with.
 func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.SessionRecord, error) {
 	var out []messages.SessionRecord
+	var read []rawRecord // chosen and not decoded yet
 	choose := newFilter(f)
 	bare := 0
 	err := s.view(func(txn *badger.Txn) error {
@@ -468,22 +471,22 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 			if !ok {
 				continue
 			}
-			r, _, err := s.record(txn, id)
-			if err != nil {
-				s.log.Warn("session left out of the list", "session", id, "error", firstLine(err.Error()))
-				continue
-			}
 			if !known {
 				bare++
-				if !choose.takes([]byte(r.HostDir), []byte(fold(r.Title))) {
+				r, _, err := s.record(txn, id)
+				if err == nil && !choose.takes([]byte(r.HostDir), []byte(fold(r.Title))) {
 					continue
 				}
 			}
-			out = append(out, r)
-			if len(out) == f.Limit {
+			read = append(read, readRecord(txn, id))
+			if len(read) == listStretch || len(out)+len(read) == f.Limit {
+				out, read = append(out, s.decodeRecords(read)...), read[:0]
+			}
+			if len(out) == f.Limit && f.Limit > 0 {
 				return nil
 			}
 		}
+		out = append(out, s.decodeRecords(read)...)
 		return nil
 	})
 	if err != nil {
@@ -493,6 +496,64 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 		s.fillIndex([]byte(indexPrefix))
 	}
 	return out, nil
+}
+
+// rawRecord is a session's record as it is stored, or why there is none.
+type rawRecord struct {
+	id    string
+	value []byte
+	err   error
+}
+
+func readRecord(txn *badger.Txn, session string) rawRecord {
+	r := rawRecord{id: session}
+	item, err := txn.Get(recordKey(session))
+	if err == nil {
+		r.value, err = item.ValueCopy(nil)
+	}
+	r.err = err
+	return r
+}
+
+const (
+	// listStretch is how many records are decoded together.
+	listStretch = 500
+	// listShare is the least that is worth a goroutine: half a millisecond.
+	listShare = 50
+)
+
+// decodeRecords decodes records on all processors, which is most of what a list
+// costs. One that cannot be read is left out with a warning.
+func (s *Store) decodeRecords(read []rawRecord) []messages.SessionRecord {
+	out := make([]messages.SessionRecord, len(read))
+	share := max(listShare, (len(read)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	var others sync.WaitGroup
+	for from := 0; from < len(read); from += share {
+		to := min(from+share, len(read))
+		decode := func() {
+			for i := from; i < to; i++ {
+				if read[i].err == nil {
+					out[i], _, read[i].err = decodeSession(read[i].value, s.Blob)
+				}
+			}
+		}
+		if to == len(read) {
+			decode()
+		} else {
+			others.Go(decode)
+		}
+	}
+	others.Wait()
+	n := 0
+	for i := range read {
+		if err := read[i].err; err != nil {
+			s.log.Warn("session left out of the list", "session", read[i].id, "error", firstLine(err.Error()))
+			continue
+		}
+		out[n] = out[i]
+		n++
+	}
+	return out[:n]
 }
 
 // Prompt tells which session admitted a prompt id, and the hash of what was
