@@ -49,22 +49,21 @@ func (m *mount) at(path string) (string, error) {
 // cause strips what the standard library wraps around a system's error, and
 // gives the causes that package fs has no name for ours.
 func cause(err error) error {
-	var pe *fs.PathError
-	var le *os.LinkError
-	var se *os.SyscallError
 	for {
-		switch {
-		case errors.As(err, &pe):
-			err = pe.Err
-		case errors.As(err, &le):
-			err = le.Err
-		case errors.As(err, &se):
-			err = se.Err
-		case err == syscall.EISDIR:
-			return sandboxes.ErrIsDirectory
-		case err == syscall.ENOTDIR:
-			return sandboxes.ErrNotDirectory
+		switch e := err.(type) { // errors.As is slow, and most of what is looked for is not there
+		case *fs.PathError:
+			err = e.Err
+		case *os.LinkError:
+			err = e.Err
+		case *os.SyscallError:
+			err = e.Err
 		default:
+			switch err {
+			case syscall.EISDIR:
+				return sandboxes.ErrIsDirectory
+			case syscall.ENOTDIR:
+				return sandboxes.ErrNotDirectory
+			}
 			return err
 		}
 	}
