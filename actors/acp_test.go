@@ -911,3 +911,93 @@ func TestAnEditorGoesOnWithAnotherGateway(t *testing.T) {
 		t.Errorf("%s %v", l.Result, err)
 	}
 }
+
+// An editor that is asked to hold does nothing of what it says meanwhile. It
+// goes on with it when its process does, and else hands it over unread.
+func TestAnEditorHoldsWhatItSaysWhileItsProcessDecides(t *testing.T) {
+	r := newRig(t)
+	d := newDesk(t, r)
+	id := d.open()
+	editor := r.editor()
+	hold := func(want bool) {
+		t.Helper()
+		if quiet, err := Ask[bool](r.ctx, editor, holdEditor{}); quiet != want || err != nil {
+			t.Fatalf("nothing is under way: %v, %v", quiet, err)
+		}
+	}
+	hold(true)
+	p := d.say(id, "held")
+	editor.Tell(goOnEditor{})
+	a := r.model.next(t)
+	hold(false)
+	editor.Tell(goOnEditor{})
+	a.answer("here")
+	d.expect("stop", d.stop(p), acp.StopEndTurn)
+
+	hold(true)
+	d.say(id, "for the next one")
+	moved := make(chan error, 1)
+	go func() { moved <- r.system.MoveEditors(r.ctx) }()
+	if word := <-d.Words; !word.Pause {
+		t.Fatalf("told %+v", word)
+	}
+	if err := acp.Say(d.conn, acp.Word{End: true}); err != nil { // it has left, behind what it said
+		t.Fatal(err)
+	}
+	word := <-d.Words
+	var st editorState
+	if word.State == nil || <-moved != nil || json.Unmarshal(word.State, &st) != nil || !strings.Contains(string(st.Unread), "for the next one") {
+		t.Errorf("handed over with %s", word.State)
+	}
+	<-d.served
+	if n := len(r.model.asked); n != 0 {
+		t.Errorf("%d requests were made", n)
+	}
+}
+
+// The end of admission is refused while an editor has something under way, and
+// takes the editor along otherwise.
+func TestAdmissionDoesNotEndUnderAnEditorsTurn(t *testing.T) {
+	r := newRig(t)
+	d := newDesk(t, r)
+	id := d.open()
+	p := d.say(id, "go")
+	a := r.model.next(t)
+	if r.closes() {
+		t.Fatal("admission ended")
+	}
+	a.answer("ok")
+	d.expect("stop", d.stop(p), acp.StopEndTurn)
+	p = d.say(id, "again") // it goes on after that
+	a = r.model.next(t)
+	a.answer("ok")
+	d.expect("stop", d.stop(p), acp.StopEndTurn)
+	r.closesAtLast()
+	d.say(id, "behind the end")
+	moved := make(chan error, 1)
+	go func() { moved <- r.system.MoveEditors(r.ctx) }()
+	if word := <-d.Words; !word.Pause {
+		t.Fatalf("told %+v", word)
+	}
+	if err := acp.Say(d.conn, acp.Word{Paused: true}); err != nil {
+		t.Fatal(err)
+	}
+	word := <-d.Words
+	var st editorState
+	if word.State == nil || <-moved != nil || json.Unmarshal(word.State, &st) != nil || !strings.Contains(string(st.Unread), "behind the end") {
+		t.Errorf("handed over with %s", word.State)
+	}
+	<-d.served
+}
+
+// editor is the one editor's actor.
+func (r *rig) editor() *Ref {
+	r.t.Helper()
+	for _, v := range r.system.rt.look() {
+		if v.kind == "editor" {
+			return v.ref
+		}
+	}
+	r.t.Fatal("there is no editor")
+	return nil
+}

@@ -15,6 +15,8 @@ import (
 	"pgregory.net/rapid"
 
 	"codework/messages"
+	"codework/protocol/contract"
+	"codework/protocol/effectrpc"
 )
 
 // closes asks for the end of admission and tells whether it has come.
@@ -551,5 +553,66 @@ func (d *closingDriver) end() {
 				d.rt.Fatalf("prompt %s was refused and worked on", text)
 			}
 		}
+	}
+}
+
+// A process that stops waits for what is being written, and the answer leaves
+// before the connection closes: a client that did not hear of it would do it
+// again.
+func TestASessionThatIsMadeWhileTheProcessStopsIsTold(t *testing.T) {
+	var busy atomic.Int64
+	r := newRigWith(t, func(c *Config) { c.Watch = func(l Load) { busy.Store(int64(l.Busy)) } })
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(within); !is(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("in vain: " + what)
+			}
+		}
+	}
+	c := r.dial(t, true)
+	id := r.create()
+	release := r.flaky.holdAppends()
+	type told struct {
+		info messages.SessionInfo
+		err  error
+	}
+	answers := make(chan told, 2)
+	ask := func(method string, payload any) {
+		var a told
+		a.err = c.Call(soon(t), method, payload, &a.info)
+		answers <- a
+	}
+	go ask(contract.SessionCreate, messages.CreateSession{Directory: "/"})
+	until("the create is under way", func() bool { return busy.Load() == 1 })
+	go ask(contract.SessionDelete, messages.Delete{SessionID: id})
+	until("the delete is under way", func() bool { return busy.Load() == 2 })
+	guardian := r.system.guardian
+	guardian.Stop()
+	until("it stops", func() bool { return (*guardian.vitals.mailbox.Load()).UserMessageCount() == 0 })
+	release()
+	for range 2 {
+		if a := <-answers; a.err != nil {
+			t.Errorf("got %+v, %v", a.info, a.err)
+		}
+	}
+	<-guardian.Done()
+	if n, err := r.store.Count(r.ctx); n != 1 || err != nil {
+		t.Errorf("%d sessions, %v", n, err)
+	}
+}
+
+// Calls that were read and that the gateway does not get to are answered, too.
+func TestCallsThatAGatewayDoesNotGetToAreHandedBack(t *testing.T) {
+	var q callQueue
+	first, second := &effectrpc.Call{}, &effectrpc.Call{}
+	if !q.put(first) || !q.put(second) || q.take() != first {
+		t.Fatal("not the first one first")
+	}
+	if left := q.close(); len(left) != 1 || left[0] != second {
+		t.Errorf("left: %v", left)
+	}
+	if q.put(first) || q.take() != nil {
+		t.Error("it takes calls after its end")
 	}
 }

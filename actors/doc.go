@@ -23,7 +23,9 @@
 // other, for whomever, become one event with the same text; of a call's progress
 // the newest counts.
 //
-// Closing: System.Settle interrupts what runs and waits for it to be recorded,
+// Closing: System.CloseIfIdle ends admission in one step with the look whether
+// anything works, or refuses to: what was admitted has come to its end by then,
+// what comes later is refused unwritten. System.Settle interrupts what runs and waits for it to be recorded,
 // System.Shutdown stops all actors; whoever opened the store closes it after
 // that.
 package actors

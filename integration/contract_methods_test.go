@@ -53,6 +53,9 @@ func TestServerAnswersEveryMethod(t *testing.T) {
 			t.Errorf("a session of everything is %s", full)
 		}
 		second := at(full, "id")
+		if again := c.call("session.create", o{"id": second, "title": "another", "directory": "missing"}); !bytes.Equal(again, full) {
+			t.Errorf("made again under its id, it is %s", again)
+		}
 		if again := c.call("session.info", o{"sessionId": second}); !bytes.Equal(again, full) {
 			t.Errorf("session.info says %s, session.create said %s", again, full)
 		}
@@ -423,7 +426,7 @@ var faultyPayloads = map[string]struct {
 	good   o
 	needed []string
 }{
-	"session.create": {o{"title": "x", "directory": "/", "hostDir": "/", "sandbox": o{"driver": "local"}, "runtime": o{"thinkingLevel": "low"}, "appendSystemPrompt": "x"}, nil},
+	"session.create": {o{"id": "ses_01234567-89ab-7def-8123-456789abcdef", "title": "x", "directory": "/", "hostDir": "/", "sandbox": o{"driver": "local"}, "runtime": o{"thinkingLevel": "low"}, "appendSystemPrompt": "x"}, nil},
 	"session.list":   {o{"hostDir": "/", "search": "x", "limit": 1, "before": "ses_x"}, nil},
 	"session.info":   {o{"sessionId": noID}, []string{"sessionId"}},
 	"session.configure": {o{"sessionId": noID, "runtime": o{"model": o{"provider": "a", "id": "b"}}},
@@ -514,6 +517,7 @@ func TestServerRefusesEveryFaultyPayload(t *testing.T) {
 		method, payload, says string
 	}{
 		{"session.create", `{"hostDir":"some/project"}`, "hostDir"},
+		{"session.create", `{"id":"ses_mine"}`, "id"},
 		{"session.create", `{"runtime":{"thinkingLevel":"huge"}}`, "thinkingLevel"},
 		{"session.create", `{"runtime":{"thinkingLevel":""}}`, "thinkingLevel"},
 		{"session.create", `{"runtime":{"model":{"provider":"x"}}}`, "model"},

@@ -15,7 +15,7 @@ import (
 
 // good has a payload with every field for each method.
 var good = map[string]string{
-	"session.create": `{"title":"t","directory":"d","hostDir":"/h","sandbox":{"driver":"local"},` +
+	"session.create": `{"id":"ses_01234567-89ab-7def-8123-456789abcdef","title":"t","directory":"d","hostDir":"/h","sandbox":{"driver":"local"},` +
 		`"runtime":{"model":{"provider":"p","id":"m"},"thinkingLevel":"high"},"appendSystemPrompt":"a"}`,
 	"session.list":      `{"hostDir":"/h","search":"s","limit":5,"before":"ses_1"}`,
 	"session.info":      `{"sessionId":"ses_1"}`,
@@ -113,6 +113,11 @@ func TestNullIsNoValue(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ name, payload, key string }{
+		{SessionCreate, `{"id":null}`, "id"},
+		{SessionCreate, `{"id":"ses_x"}`, "id"},
+		{SessionCreate, `{"id":"ses_../../etc"}`, "id"},
+		{SessionCreate, `{"id":"ses_01234567-89AB-7DEF-8123-456789ABCDEF"}`, "id"},
+		{SessionCreate, `{"id":"01234567-89ab-7def-8123-456789abcdef"}`, "id"},
 		{SessionCreate, `{"runtime":{"model":null}}`, "model"},
 		{SessionCreate, `{"runtime":{"model":{"provider":"p","id":"m"},"thinkingLevel":null}}`, "thinkingLevel"},
 		{SessionCreate, `{"sandbox":{"driver":"local","providerResourceId":null}}`, "providerResourceId"},

@@ -734,6 +734,57 @@ func TestTheEndOfServesContextClosesWith1001(t *testing.T) {
 	}
 }
 
+// What was done in spite of the end is told before the connection closes.
+func TestCallsThatFinishAtTheEndOfServesContextAreAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := Pipe()
+		ctx, cancel := context.WithCancel(context.Background())
+		result := make(chan error, 1)
+		go func() {
+			result <- NewServer(far, ServerOptions{}).Serve(ctx, func(c *Call) {
+				go func() {
+					<-c.Context().Done()
+					time.Sleep(answerGrace / 2) // the disk is slow
+					c.Succeed(json.RawMessage(`"done"`))
+				}()
+			})
+		}()
+		w := newWire(t, near)
+		w.send(request("1", "x", "{}"))
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		w.send(request("2", "x", "{}"))
+		w.expect(die("2", `{"name":"ShutdownError","message":"server is going down"}`))
+		w.expect(success("1", `"done"`))
+		w.expectClosed(CloseGoingAway)
+		if err := <-result; err != nil {
+			t.Errorf("Serve returned %v", err)
+		}
+	})
+}
+
+func TestACallThatNeverFinishesDoesNotKeepAConnectionThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := Pipe()
+		ctx, cancel := context.WithCancel(context.Background())
+		result := make(chan error, 1)
+		go func() { result <- NewServer(far, ServerOptions{}).Serve(ctx, func(*Call) {}) }()
+		w := newWire(t, near)
+		w.send(request("1", "x", "{}"))
+		synctest.Wait()
+		cancel()
+		begun := time.Now()
+		w.expectClosed(CloseGoingAway)
+		if took := time.Since(begun); took != answerGrace {
+			t.Errorf("closed after %s", took)
+		}
+		if err := <-result; err != nil {
+			t.Errorf("Serve returned %v", err)
+		}
+	})
+}
+
 func TestALineOverTheLimitClosesWith1009(t *testing.T) {
 	const limit = 1 << 20
 	s := newTestServer()
