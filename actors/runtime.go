@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,7 +62,29 @@ func NewRuntime(log *slog.Logger) *Runtime {
 	system := actor.NewActorSystem(
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }),
 	)
+	narrow(system.ProcessRegistry)
 	return &Runtime{system: system, log: log, crew: newCrew(), live: map[*Ref]bool{}}
+}
+
+// registryBuckets is how many tables of 32 parts each the actors' names are spread
+// over: many more parts than there are processors, which is all it takes.
+const registryBuckets = 8
+
+// narrow gives an actor system's registry fewer tables. It comes with 1,024, which
+// are 2.7 MB before there is an actor; and each part that ever held a name keeps
+// a few hundred bytes, so that thousands of sessions that came and went would
+// leave as many pages of the heap behind that cannot be given back.
+func narrow(names *actor.ProcessRegistryValue) {
+	wide := names.LocalPIDs.LocalPIDs
+	names.LocalPIDs.LocalPIDs = slices.Clone(wide[:registryBuckets])
+	for i, table := range wide {
+		for id, process := range table.Items() {
+			if i < registryBuckets {
+				names.LocalPIDs.LocalPIDs[i].Remove(id)
+			}
+			names.Add(process.(actor.Process), id)
+		}
+	}
 }
 
 // Shutdown releases what the system itself holds. The actors must have been

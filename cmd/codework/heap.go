@@ -43,11 +43,23 @@ var paceHeap = sync.OnceFunc(func() {
 // adjustHeap sets the pace by what is alive, and comes back after the next
 // collection.
 func adjustHeap() {
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(live)
-	if n := live[0].Value.Uint64(); n > 0 {
-		debug.SetGCPercent(int((heapGoal(n) - n) * 100 / n))
+	now := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
+	metrics.Read(now)
+	if live := now[0].Value.Uint64(); live > 0 {
+		debug.SetGCPercent(gcPercent(live, now[1].Value.Uint64()+now[2].Value.Uint64()))
 	}
 	// Finalizers run after each collection; this object dies in the next.
 	runtime.SetFinalizer(&struct{ _ [16]byte }{}, func(any) { adjustHeap() })
+}
+
+// goMinimum is what Go lets a heap grow to whatever is alive, at 100 %.
+const goMinimum = 4 << 20
+
+// gcPercent is what makes the next collection due at heapGoal. Two rules of Go
+// show when little is alive, as in a server at rest: stacks and variables, the
+// roots, count among what may grow by so many percent; and its minimum grows with
+// the percentage.
+func gcPercent(live, roots uint64) int {
+	goal := heapGoal(live)
+	return int(min((goal-live)*100/(live+roots), goal*100/goMinimum))
 }
