@@ -280,7 +280,15 @@ func (f *fleet) keep(r *reader) {
 	f.readers = append(f.readers, r)
 }
 
+// close ends all readers before any connection: they share some, and would take
+// the end of one for a loss.
 func (f *fleet) close() {
+	for _, r := range f.readers {
+		r.cancel()
+	}
+	for _, r := range f.readers {
+		<-r.done
+	}
 	var wg sync.WaitGroup
 	for _, r := range f.readers {
 		wg.Go(r.close)
