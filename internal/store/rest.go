@@ -25,6 +25,10 @@ const (
 	// closeLimit is how long closing may take: long for a table of 16 MiB, short
 	// for a process whose folder was removed, and that nobody can reach any more.
 	closeLimit = 10 * time.Second
+	// tryAgain is how long nobody tries again when the database could not be opened.
+	// The pause doubles up to tryAgainMost.
+	tryAgain     = time.Second
+	tryAgainMost = time.Minute
 	// flattenWorkers is how many goroutines compact behind a deletion. One:
 	// nobody waits for it.
 	flattenWorkers = 1
@@ -72,17 +76,54 @@ func (s *Store) wake() error {
 	if s.closing != nil && !s.closing.ended(0) {
 		return s.closesLate() // its folder is still locked
 	}
-	// Badger writes through memory maps when it opens.
-	if err := s.space.check(memTableSize + valueLogSize); err != nil {
+	if err := s.isThere(); err != nil {
+		return err
+	}
+	if left := s.failure.pause - time.Since(s.failure.at); left > 0 {
+		return s.failure.err
+	}
+	// Badger writes through memory maps when it opens, much less than the reserve:
+	// as much room as for Open is enough.
+	if err := s.space.check(0); err != nil {
 		return err
 	}
 	db, err := openBadger(badgerOptions(s.badgerDir(), s.log))
 	if err != nil {
-		return &messages.Refused{Name: messages.RefusedStore, Message: s.openError(err).Error()}
+		refused := &messages.Refused{Name: messages.RefusedStore, Message: s.openError(err).Error()}
+		s.failure = failure{refused, time.Now(), min(max(2*s.failure.pause, tryAgain), tryAgainMost)}
+		return refused
 	}
-	s.db, s.closing = db, nil
+	s.db, s.closing, s.failure = db, nil, failure{}
 	s.watch(s.restAfter)
 	return nil
+}
+
+// isThere looks whether the closed database is still where it was. Badger would
+// make an empty one in its place.
+func (s *Store) isThere() error {
+	dir := s.badgerDir()
+	folder, err := os.Stat(dir)
+	if err == nil && os.SameFile(folder, s.folder) {
+		var manifest os.FileInfo
+		if manifest, err = os.Stat(filepath.Join(dir, manifestName)); err == nil && manifest.Mode().IsRegular() {
+			return nil
+		}
+	}
+	why := "it was replaced"
+	if err != nil {
+		why = causeOf(err)
+	}
+	return &messages.Refused{Name: messages.RefusedStore,
+		Message: fmt.Sprintf("session store %s is not what it was: %s", dir, why)}
+}
+
+// failure is that the database could not be opened, and how long nobody tries
+// again. Each attempt costs memory, goroutines and file handles that Badger does
+// not give back: some MB where it got far.
+type failure struct {
+	err   error
+	at    time.Time
+	pause time.Duration
 }
 
 // watch looks in a while whether the database is still needed. It needs mu.

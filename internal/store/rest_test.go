@@ -242,19 +242,22 @@ func TestAStoreThatRestsOnAFullDiskRefusesUntilThereIsRoom(t *testing.T) {
 	if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
 		t.Fatalf("does not rest: %v", err)
 	}
-	free.Store(DefaultMinFree)
+	free.Store(DefaultMinFree - 1)
+	forget := func() {
+		s.space.mu.Lock()
+		defer s.space.mu.Unlock()
+		s.space.asked = time.Time{}
+	}
+	forget()
 	var refused *messages.Refused
 	if _, err := s.Load(t.Context(), "ses_a"); !errors.As(err, &refused) || !strings.Contains(err.Error(), "full") {
 		t.Errorf("read: %v", err)
 	}
-	free.Store(1 << 30)
+	free.Store(DefaultMinFree) // as much as Open asks for
 	if n := len(mustLoad(t, s, "ses_a").Events); n != 1 {
 		t.Errorf("%d events", n)
 	}
-	free.Store(DefaultMinFree)
-	s.space.mu.Lock()
-	s.space.asked = time.Time{}
-	s.space.mu.Unlock()
+	forget()
 	if err := s.Rest(t.Context()); err != nil || awake(s) == nil {
 		t.Errorf("what is open on a full disk goes on: %v", err)
 	}
@@ -385,5 +388,120 @@ func TestADatabaseThatCouldNotBeOpenedIsOpenedByTheNextReadOrWrite(t *testing.T)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Badger makes an empty database where there is none, and whoever copies one back
+// does not know that sessions in memory come from another.
+func TestAStoreThatRestsDoesNotGoOnInAnotherDatabase(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 10)})
+	folder, aside := filepath.Join(dir, "badger"), filepath.Join(dir, "aside")
+	refuses := func(t *testing.T) {
+		t.Helper()
+		var refused *messages.Refused
+		if _, err := s.List(t.Context(), messages.ListSessions{}); !errors.As(err, &refused) || !strings.Contains(err.Error(), folder) {
+			t.Errorf("read: %v", err)
+		}
+		if err := commit(s, Batch{Session: "ses_b", Record: session("ses_b", "B", 1)}); !errors.As(err, &refused) {
+			t.Errorf("written: %v", err)
+		}
+	}
+	for name, c := range map[string]struct{ take, put func() error }{
+		"removed": {
+			func() error { return os.Rename(folder, aside) },
+			func() error { return os.Rename(aside, folder) },
+		},
+		"emptied": {
+			func() error {
+				return errors.Join(os.Mkdir(aside, 0o700), os.Rename(filepath.Join(folder, manifestName), filepath.Join(aside, manifestName)))
+			},
+			func() error {
+				return errors.Join(os.Rename(filepath.Join(aside, manifestName), filepath.Join(folder, manifestName)), os.Remove(aside))
+			},
+		},
+		"a copy in its place": {
+			func() error { return errors.Join(os.Rename(folder, aside), os.CopyFS(folder, os.DirFS(aside))) },
+			func() error { return errors.Join(os.RemoveAll(folder), os.Rename(aside, folder)) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+				t.Fatalf("does not rest: %v", err)
+			}
+			if err := c.take(); err != nil {
+				t.Fatal(err)
+			}
+			refuses(t)
+			if err := c.put(); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(mustLoad(t, s, "ses_a").Events); n != 10 {
+				t.Errorf("%d events are left", n)
+			}
+		})
+	}
+}
+
+func TestAStoreThatRestsIsStillInUse(t *testing.T) {
+	if !locksFolders {
+		t.Skip("Badger's own lock ends when the database is closed: the home's lock keeps others out")
+	}
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	for _, rests := range []bool{false, true} {
+		if rests {
+			if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+				t.Fatalf("does not rest: %v", err)
+			}
+		}
+		if _, err := Open(t.Context(), Options{Dir: dir}); !errors.Is(err, ErrInUse) {
+			t.Errorf("resting %t: another store: %v", rests, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustLoad(t, open(t, Options{Dir: dir}), "ses_a")
+}
+
+// Badger leaks what it took for an attempt that fails.
+func TestADatabaseThatCannotBeOpenedIsNotTriedForEveryRead(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
+	if err := s.Rest(t.Context()); err != nil || awake(s) != nil {
+		t.Fatalf("does not rest: %v", err)
+	}
+	manifest := filepath.Join(dir, "badger", manifestName)
+	whole, err := os.ReadFile(manifest)
+	if err == nil {
+		err = os.WriteFile(manifest, []byte("something else"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused *messages.Refused
+	_, err = s.Record("ses_a")
+	if !errors.As(err, &refused) {
+		t.Fatalf("read: %v", err)
+	}
+	if err := os.WriteFile(manifest, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, again := s.Record("ses_a"); again != err {
+		t.Errorf("within the pause: %v", again)
+	}
+	s.mu.Lock()
+	first := s.failure.pause
+	s.failure.at = s.failure.at.Add(-first) // the pause is over
+	s.mu.Unlock()
+	mustLoad(t, s, "ses_a")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first != tryAgain || s.failure != (failure{}) {
+		t.Errorf("the first pause is %v, then %v", first, s.failure)
 	}
 }

@@ -16,7 +16,8 @@
 //     do not hold up commits.
 //   - Rest: on disk, the database is closed while nobody needs it, so that a
 //     process that does nothing has no timers that run. The read or write that
-//     needs it next waits for some tens of milliseconds until it is open.
+//     needs it next waits for some tens of milliseconds until it is open. Who
+//     comes when it cannot be opened, or is not there any more, is refused.
 //   - Damage: every event holds the hash of the one before it, so a torn or
 //     altered log is told from a whole one when it is read. What can still be
 //     read is returned with a description of the damage.
@@ -27,7 +28,7 @@
 //     what was queued is committed first.
 //
 // A session's keys are written for its actor only. The store holds at most one
-// process at a time.
+// process at a time, also while it rests.
 package store
 
 import (
@@ -126,6 +127,9 @@ type Store struct {
 	// closeWithin is how long the database gets to close.
 	closeWithin time.Duration
 
+	unlock func()      // gives the database's folder to another process
+	folder os.FileInfo // what that is
+
 	mu      sync.Mutex // guards what follows; held while the database is opened or closed
 	db      *badger.DB // nil while the store rests
 	closed  bool
@@ -134,6 +138,7 @@ type Store struct {
 	unread  sync.Cond
 	needed  time.Time   // when somebody needed the database last
 	timer   *time.Timer // for the look whether somebody does
+	failure failure     // the last one to open it
 	// What the database last said of its size.
 	tables, logs int64
 
@@ -148,7 +153,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Store{log: o.Log, rested: o.Rested, restAfter: restAfter, closeWithin: closeLimit}
+	s := &Store{log: o.Log, unlock: func() {}, rested: o.Rested, restAfter: restAfter, closeWithin: closeLimit}
 	s.unread.L = &s.mu
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -171,7 +176,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		}
 	}
 	db, err := openBadger(opt)
+	if err == nil && s.dir != "" {
+		if s.folder, err = os.Stat(s.badgerDir()); err != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}
 	if err != nil {
+		s.unlock()
 		return nil, s.openError(err)
 	}
 	s.db = db
@@ -180,12 +191,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		err = fmt.Errorf("%w: %s has schema %d, this build knows %d; update codework, or use another --database",
 			ErrNewer, s.where(), s.schema, schemaVersion)
 	}
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
+	if err == nil {
+		s.commit, err = startCommitter(s)
 	}
-	s.commit, err = startCommitter(s)
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		err = errors.Join(err, db.Close())
+		s.unlock()
+		return nil, err
 	}
 	s.mu.Lock()
 	s.needed = time.Now()
@@ -210,18 +222,23 @@ func (s *Store) prepareFolder() error {
 	if err != nil {
 		return fmt.Errorf("open session store: %w", err)
 	}
-	// Badger takes the same lock when it opens. Between the two, only the
-	// home's own lock keeps another process out.
 	unlock, err := lockFolder(s.badgerDir())
 	if err != nil {
 		return s.openError(err)
 	}
-	defer unlock()
 	damage, err := s.inspectFolder(s.badgerDir())
-	if err == nil && damage != "" {
+	if err == nil && damage == "" {
+		s.unlock = unlock
+		return nil
+	}
+	defer unlock()
+	if err == nil {
 		if err = s.salvage(damage); err != nil {
 			err = fmt.Errorf("%s; %w", damage, err)
 		}
+	}
+	if err == nil { // there is another folder now
+		s.unlock, err = lockFolder(s.badgerDir())
 	}
 	return s.openError(err)
 }
@@ -229,7 +246,8 @@ func (s *Store) prepareFolder() error {
 func badgerOptions(dir string, log *slog.Logger) badger.Options {
 	opt := badger.DefaultOptions(dir)
 	opt.InMemory = dir == ""
-	opt.SyncWrites = true // Badger's own default loses what was acknowledged
+	opt.BypassLockGuard = locksFolders // for longer than Badger would: also while it is closed
+	opt.SyncWrites = true              // Badger's own default loses what was acknowledged
 	opt.MemTableSize = memTableSize
 	opt.NumMemtables = 2
 	opt.ValueLogFileSize = valueLogSize
@@ -304,6 +322,9 @@ func (s *Store) Close() error {
 			s.unread.Wait()
 		}
 		s.closeErr = s.shutDatabase()
+		if s.closing == nil || s.closing.ended(0) {
+			s.unlock()
+		} // else it is locked until the process ends
 	})
 	return s.closeErr
 }

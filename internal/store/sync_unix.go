@@ -18,7 +18,10 @@ func syncFolder(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// lockFolder takes the lock that Badger takes, or returns ErrInUse.
+// locksFolders tells whether lockFolder keeps other processes out.
+const locksFolders = true
+
+// lockFolder takes the lock that Badger would take, or returns ErrInUse.
 func lockFolder(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
