@@ -76,14 +76,17 @@ const registryBuckets = 8
 // leave as many pages of the heap behind that cannot be given back.
 func narrow(names *actor.ProcessRegistryValue) {
 	wide := names.LocalPIDs.LocalPIDs
+	known := map[string]actor.Process{}
+	for _, table := range wide {
+		// Items and Clear would start 32 goroutines for each table.
+		table.IterCb(func(id string, process any) { known[id] = process.(actor.Process) })
+	}
+	for id := range known {
+		names.LocalPIDs.GetBucket(id).Remove(id)
+	}
 	names.LocalPIDs.LocalPIDs = slices.Clone(wide[:registryBuckets])
-	for i, table := range wide {
-		for id, process := range table.Items() {
-			if i < registryBuckets {
-				names.LocalPIDs.LocalPIDs[i].Remove(id)
-			}
-			names.Add(process.(actor.Process), id)
-		}
+	for id, process := range known {
+		names.Add(process, id)
 	}
 }
 
