@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -95,7 +96,8 @@ func decodeCheckpoint(b []byte) (c Checkpoint, event [sha256.Size]byte, blob boo
 
 // checkpoints returns the newest checkpoint of a log and those that it goes on
 // from, oldest first, with the end of what they cover. The error says why they
-// count for nothing.
+// count for nothing, or, beside some that count, why newer ones do not: a build
+// that knows no checkpoints leaves those of events that it takes out of the log.
 func (s *Store) checkpoints(txn *badger.Txn, session string) (list []Checkpoint, end Head, err error) {
 	prefix := []byte(checkpointPrefix + session + "/")
 	opt := badger.DefaultIteratorOptions
@@ -112,9 +114,13 @@ func (s *Store) checkpoints(txn *badger.Txn, session string) (list []Checkpoint,
 		if want >= 0 && seq != want {
 			break
 		}
-		c, hash, err := s.checkpoint(txn, session, seq, it.Item())
-		if err != nil {
-			return nil, Head{}, fmt.Errorf("checkpoint at event %d: %w", seq, err)
+		c, hash, bad := s.checkpoint(txn, session, seq, it.Item())
+		if want < 0 && errors.Is(bad, errOtherLog) {
+			err = cmp.Or(err, fmt.Errorf("checkpoint at event %d: %w", seq, bad))
+			continue
+		}
+		if bad != nil {
+			return nil, Head{}, fmt.Errorf("checkpoint at event %d: %w", seq, bad)
 		}
 		if len(list) == 0 {
 			end = Head{Seq: seq, Hash: hash}
@@ -126,7 +132,7 @@ func (s *Store) checkpoints(txn *badger.Txn, session string) (list []Checkpoint,
 		return nil, Head{}, fmt.Errorf("checkpoint at event %d: it is missing", want)
 	}
 	slices.Reverse(list)
-	return list, end, nil
+	return list, end, err
 }
 
 // errOtherLog says that a checkpoint is not of the log that is there.

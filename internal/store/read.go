@@ -125,7 +125,8 @@ func (s *Store) load(ctx context.Context, session string, recall bool) (Snapshot
 			list, end, err := s.checkpoints(txn, session)
 			if err != nil {
 				s.log.Warn("checkpoints left out", "session", session, "reason", err)
-			} else if len(list) > 0 {
+			}
+			if len(list) > 0 {
 				snap.Checkpoints, c.started, c.head = list, true, end
 			}
 		}
