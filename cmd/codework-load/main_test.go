@@ -235,6 +235,8 @@ func TestWrongUseIsToldBeforeAnythingRuns(t *testing.T) {
 		{"--sessions", "0"}, {"--rate", "5"}, {"--connections", "none"}, {"--connections", "1,2"}, {"--curve", "1,x"},
 		{"--max", "wall"}, {"--max", "wall=fast"}, {"--svg", "x"}, {"--model", "x"}, {"extra"}, {"--scenario", "short,unknown"}, {"--codework", "/does/not/exist"},
 		{"--beside", "nobody"}, {"--beside", "burn", "--besides", "0"}, {"--beside", "burn", "--model-url", "http://127.0.0.1:1/v1"},
+		{"--rate", "NaN", "--for", "1s"}, {"--rate", "Inf", "--for", "1s"}, {"--rate", "1e9", "--for", "1s"}, {"--rate", "90000", "--for", "1h"}, {"--timeout", "0"}, {"--think", "-1s"},
+		{"--besides", "3"}, {"--samples", "5"}, {"--idle", "5", "--samples", "5"}, {"--stored", "1000", "--sessions", "5"}, {"--entries", "100", "--rounds", "2"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 {

@@ -132,6 +132,9 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	if err := j.check(); err != nil {
 		return nil, err
 	}
+	if err := j.checkUnused(f); err != nil {
+		return nil, err
+	}
 	if j.server == "" {
 		if j.program, err = findProgram(j.program); err != nil {
 			return nil, fmt.Errorf("find codework: %w", err)
@@ -140,6 +143,14 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	return j, nil
 }
 
+// mostRate is the largest --rate, far beyond what a machine can send, and
+// mostArrivals what --rate and --for may come to: the time of each arrival is
+// drawn, and kept, before the first (8 bytes each).
+const (
+	mostRate     = 100_000
+	mostArrivals = 10_000_000
+)
+
 // check refuses what makes no sense together.
 func (j *job) check() error {
 	switch {
@@ -147,8 +158,14 @@ func (j *job) check() error {
 		return errors.New("--sessions: expected 1 or more")
 	case j.rounds < 1:
 		return errors.New("--rounds: expected 1 or more")
-	case j.rate < 0 || j.length < 0 || j.think < 0 || j.timeout <= 0:
-		return errors.New("--rate, --for, --think and --timeout: expected no negative numbers")
+	case !(j.rate >= 0 && j.rate <= mostRate): // NaN is neither
+		return fmt.Errorf("--rate: expected a number from 0 to %d", mostRate)
+	case j.length < 0 || j.think < 0:
+		return errors.New("--for and --think: expected no negative times")
+	case j.timeout <= 0:
+		return errors.New("--timeout: expected more than nothing")
+	case j.rate*j.length.Seconds() > mostArrivals:
+		return fmt.Errorf("--rate and --for: expected at most %d prompts together", mostArrivals)
 	case j.rate > 0 && j.length == 0:
 		return errors.New("--rate needs --for")
 	case len(j.curveConnections) > 1 && j.curve == nil:
@@ -177,6 +194,32 @@ func (j *job) check() error {
 		return errors.New("--model-url goes without --model-addr")
 	}
 	return nil
+}
+
+// checkUnused refuses flags that were given and would do nothing.
+func (j *job) checkUnused(f *flag.FlagSet) (err error) {
+	refuse := func(format string, name string) {
+		if err == nil {
+			err = fmt.Errorf(format, name)
+		}
+	}
+	f.Visit(func(given *flag.Flag) {
+		switch given.Name {
+		case "samples":
+			if j.stock.stored == nil && j.stock.entries == nil {
+				refuse("--%s is for --stored and --entries", given.Name)
+			}
+		case "besides":
+			if j.beside == nil {
+				refuse("--%s is for --beside", given.Name)
+			}
+		case "scenario", "sessions", "connections", "rounds", "for", "rate", "think", "model":
+			if j.stock.wanted() {
+				refuse("--%s is for load, and so goes without --stored, --entries and --idle", given.Name)
+			}
+		}
+	})
+	return err
 }
 
 func usageText(w io.Writer, f *flag.FlagSet) {
