@@ -37,8 +37,6 @@ type Store interface {
 	// is none; otherwise it fails with *messages.SandboxTransitionConflict.
 	SwapSandbox(ctx context.Context, r messages.SandboxRecord, from ...messages.SandboxStatus) error
 	DropSandbox(ctx context.Context, id string) error
-	// Rest closes what is open for work that is over, until it is needed.
-	Rest(ctx context.Context) error
 	PutBlob(data []byte) (name string, err error)
 	Blob(name string) ([]byte, error)
 }

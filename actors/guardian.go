@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -364,8 +362,8 @@ func (g *guardian) forgetRest(s *sessionSlot) {
 	}
 }
 
-// calmAfter is how long all work must have ended before memory is given back: a
-// person who answers at once is not made to wait for that.
+// calmAfter is how long all work must have ended before it is calm: a person who
+// answers at once is not made to wait for what happens then.
 const calmAfter = 2 * time.Second
 
 // isCalm looks whether there is still no work.
@@ -379,31 +377,20 @@ func (g *guardian) calm(me *Self) {
 	}
 }
 
-// onCalm gives the memory back that work needed, unless there was work since
-// then: its end begins anew.
+// onCalm tells that it is calm, unless there was work since then: its end begins
+// anew.
 func (g *guardian) onCalm(me *Self) {
 	g.calming = false
 	if g.stirred || g.resting.Len() != len(g.sessions) {
 		g.calm(me)
 		return
 	}
-	st := g.config.Store
-	me.Go(func(ctx context.Context) any {
-		// One that does not come to rest is opened by whoever needs it next.
-		if err := st.Rest(ctx); err != nil && ctx.Err() == nil {
-			me.Log().Error("session store does not come to rest", "err", err)
-		}
-		GiveBack()
-		return nil
-	})
-}
-
-// GiveBack gives memory that work needed, and nobody needs now, back to the
-// system. Left alone the runtime would keep it until the next collection, for
-// which there is no reason in a process that does nothing.
-func GiveBack() {
-	runtime.GC() // pools let go of what they hold in two collections
-	debug.FreeOSMemory()
+	if calm := g.config.Calm; calm != nil {
+		me.Go(func(context.Context) any {
+			calm()
+			return nil
+		})
+	}
 }
 
 // rest unloads a session that has nothing to do, or gives it what came
@@ -800,6 +787,9 @@ type Config struct {
 	Models func(ctx context.Context, provider string, w *messages.World) ([]messages.ModelInfo, error)
 	// Logins are the stored logins.
 	Logins Logins
+	// Calm is called beside the actors when there was no work for two seconds,
+	// nil never: memory can be given back.
+	Calm func()
 	// Limits of sessions and of those that work at once; 0 is none.
 	MaxSessions int
 	MaxRunning  int

@@ -2,7 +2,6 @@ package actors
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -368,30 +367,18 @@ func TestMountsThatHoldNothingGoWithTheirSession(t *testing.T) {
 	}
 }
 
-// restingStore tells when it is to rest.
-type restingStore struct {
-	Store
-	rests chan time.Time
-}
-
-func (s *restingStore) Rest(ctx context.Context) error {
-	s.rests <- time.Now()
-	return errors.New("too many open files")
-}
-
-// A store that cannot rest goes on: the next calm asks it again.
-func TestTheStoreRestsOnceThereWasNoWorkForAWhile(t *testing.T) {
-	st := &restingStore{rests: make(chan time.Time, 8)}
-	r := newRigWith(t, func(c *Config) { st.Store, c.Store = c.Store, st })
+func TestItIsCalmOnceThereWasNoWorkForAWhile(t *testing.T) {
+	calm := make(chan time.Time, 8)
+	r := newRigWith(t, func(c *Config) { c.Calm = func() { calm <- time.Now() } })
 	r.with(func(x *Exchange) { x.Streamer = instantModel{1} })
 	id := r.create()
-	rests := func() time.Time {
+	next := func() time.Time {
 		t.Helper()
 		select {
-		case at := <-st.rests:
+		case at := <-calm:
 			return at
 		case <-time.After(within):
-			t.Fatal("it does not rest")
+			t.Fatal("it is never calm")
 			return time.Time{}
 		}
 	}
@@ -399,19 +386,19 @@ func TestTheStoreRestsOnceThereWasNoWorkForAWhile(t *testing.T) {
 	r.wait(id)
 	select {
 	case <-time.After(calmAfter / 2): // what a person takes to go on
-	case <-st.rests:
-		t.Fatal("it rests too soon")
+	case <-calm:
+		t.Fatal("it is calm too soon")
 	}
 	r.prompt(id, "and now", messages.Steer)
 	r.wait(id)
 	ended := time.Now()
-	if after := rests().Sub(ended); after < calmAfter*9/10 { // the work had ended when the client heard of it
-		t.Errorf("it rests %s behind the last work", after)
+	if after := next().Sub(ended); after < calmAfter*9/10 { // the work had ended when the client heard of it
+		t.Errorf("it is calm %s behind the last work", after)
 	}
 	r.prompt(id, "go on", messages.Steer)
 	r.wait(id)
 	r.system.guardian.Tell(isCalm{}) // too early
-	rests()
+	next()
 }
 
 // BenchmarkReadUnloaded is a look at a session that is not in memory: its cost

@@ -59,7 +59,7 @@ const (
 	// idleWindow is for how long an idle server's processor time is counted,
 	// idleSettle how long it has before to come to rest.
 	idleWindow = 10 * time.Second
-	idleSettle = 15 * time.Second
+	idleSettle = 35 * time.Second
 )
 
 // runStock measures every stock that is asked for.

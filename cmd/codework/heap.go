@@ -63,3 +63,11 @@ func gcPercent(live, roots uint64) int {
 	goal := heapGoal(live)
 	return int(min((goal-live)*100/(live+roots), goal*100/goMinimum))
 }
+
+// giveBack gives memory that work needed, and nobody needs now, back to the
+// system. Left alone the runtime would keep it until the next collection, for
+// which there is no reason in a process that does nothing.
+func giveBack() {
+	runtime.GC() // pools let go of what they hold in two collections
+	debug.FreeOSMemory()
+}

@@ -77,7 +77,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		return nil, err
 	}
 	paceHeap()
-	st, err := store.Open(ctx, store.Options{Dir: p.Database, Log: log, Rested: actors.GiveBack})
+	st, err := store.Open(ctx, store.Options{Dir: p.Database, Log: log, Rested: giveBack})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 	}
 	config := actors.Config{
 		Metrics: metrics.New(version),
-		Store:   st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins},
+		Store:   st, Local: o.sandbox, Drivers: drivers(p, state, log), Server: server, Dir: dir, Dialects: dialects, Prepare: workshop, Models: workshop.Models, Logins: logins{o.logins}, Calm: giveBack,
 		Plugins: plugin.Options{Processes: o.plugins, LogDir: pluginLogs(p), Log: log, Version: version},
 	}
 	id := actors.Identity{Version: version, Build: build(), Home: p.Home, Host: host, MountNamespace: home.MountNamespace()}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,10 +17,11 @@ import (
 // the log beside it and its cache it never gives back.
 
 const (
-	// restAfter is how long nobody has needed the database when it is closed.
-	// Closing and opening cost as much processor time as its compactors in five
-	// seconds, and may leave a small table to be compacted.
-	restAfter = 10 * time.Second
+	// restAfter is how long nobody has needed the database when it is closed: who
+	// thinks about an answer for a while need not wait for it to open. Closing and
+	// opening cost as much processor time as its compactors in five seconds, and
+	// may leave a small table to be compacted.
+	restAfter = 30 * time.Second
 	// closeLimit is how long closing may take: long for a table of 16 MiB, short
 	// for a process whose folder was removed, and that nobody can reach any more.
 	closeLimit = 10 * time.Second
@@ -138,7 +138,10 @@ func (s *Store) watch(in time.Duration) {
 	s.timer.Reset(in)
 }
 
-// lull closes the database when nobody has needed it for a while.
+// lull closes the database when nobody has needed it for a while. The next read or
+// write opens it again: that one, and those that come meanwhile, wait for some tens
+// of milliseconds. Nothing is closed while somebody reads, while rows of deleted
+// sessions are being removed, or when it could be impossible to open it again.
 func (s *Store) lull() {
 	s.mu.Lock()
 	if s.closed || s.db == nil { // who opens it watches again
@@ -155,7 +158,8 @@ func (s *Store) lull() {
 		return
 	}
 	s.mu.Unlock()
-	rested, err := s.shut(context.Background())
+	s.tidy()
+	rested, err := s.shut()
 	if err != nil {
 		s.log.Warn("session store does not come to rest", "error", firstLine(err.Error()))
 	}
@@ -164,25 +168,13 @@ func (s *Store) lull() {
 	}
 }
 
-// Rest closes the database, which the next read or write opens again: that one,
-// and those that come meanwhile, wait for some tens of milliseconds. Before that
-// it does what is better done when nobody waits: it removes what a crash left half
+// tidy does what is better done when nobody waits: it removes what a crash left half
 // written, and gives back the space of deleted sessions, which may take a second.
-// Nothing is closed while somebody reads, while rows of deleted sessions are being
-// removed, or when it could be impossible to open it again.
-//
-// The owner calls it when there is no work. The store does the same by itself when
-// nobody has needed it for ten seconds.
-func (s *Store) Rest(ctx context.Context) error {
-	if s.dir == "" {
-		return nil
-	}
+func (s *Store) tidy() {
 	s.sweep.Do(s.blobs.sweep)
 	if s.commit.takeDeleted() {
 		s.flatten()
 	}
-	_, err := s.shut(ctx)
-	return err
 }
 
 // flatten gives back the space of deleted sessions.
@@ -198,23 +190,15 @@ func (s *Store) flatten() {
 }
 
 // shut closes the database between two writes, and tells whether it did.
-func (s *Store) shut(ctx context.Context) (rested bool, err error) {
-	type result struct {
-		rested bool
-		err    error
-	}
-	answer := make(chan result, 1)
+func (s *Store) shut() (rested bool, err error) {
+	answer := make(chan error, 1)
 	s.commit.push(&item{
 		call:  func() (err error) { rested, err = s.rest(); return err },
 		rests: true,
-		done:  func(err error) { answer <- result{rested, err} },
+		done:  func(err error) { answer <- err },
 	})
-	select {
-	case r := <-answer:
-		return r.rested, r.err
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
+	err = <-answer
+	return rested, err
 }
 
 // rest runs in the committer's goroutine: nothing is written meanwhile.
