@@ -431,7 +431,7 @@ func explain(err error, session string) error {
 	return err
 }
 
-func explainFailure(f *messages.Failure, session string) error {
+func explainFailure(f *messages.Failure, session string) *problem {
 	p := &problem{slug: f.Type, err: f, told: f, hint: f.Hint, fields: []field{{"session", session}, {"request", f.Request}}}
 	if f.Status != 0 {
 		p.fields = append(p.fields, field{"status", strconv.Itoa(f.Status)})

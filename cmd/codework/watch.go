@@ -27,6 +27,7 @@ type watch struct {
 	status   string    // succeeded, failed, interrupted; "" while it runs
 	failure  *messages.Failure
 	reason   string // of an interruption
+	waits    string // that a prompt which failed before it ran is still queued: sent again, it would run twice
 }
 
 // remoteServer is what a watch needs to know of a server that goes on without
@@ -226,6 +227,11 @@ func (w *watch) flags() string {
 func (w *watch) outcome() error {
 	switch w.status {
 	case "failed":
+		if w.waits != "" {
+			p := explainFailure(w.failure, w.session)
+			p.fields = append(p.fields, field{"prompt", w.waits})
+			return p
+		}
 		return w.failure
 	case "interrupted":
 		return &problem{slug: "interrupted", err: fmt.Errorf("the work was interrupted (%s)", w.reason)}
@@ -314,12 +320,15 @@ func (w *watch) restedBefore(ctx context.Context, kind string, d messages.EventD
 	if !waits {
 		return nil // it was promoted meanwhile: its events follow
 	}
-	p := &problem{slug: "queued", err: errStillQueued, fields: []field{{"session", w.session}},
-		hint: "it stays in the queue and runs with the session's next prompt; see: codework session queue " + w.session + w.flags()}
+	stays := "it stays in the queue and runs with the session's next prompt; see: codework session queue " + w.session + w.flags()
+	p := &problem{slug: "queued", err: errStillQueued, fields: []field{{"session", w.session}}, hint: stays}
 	if kind == messages.EventExecutionFailed && d.Error != nil {
 		if !w.aborted && !d.Recovered {
 			// No turn failed, so it was the start of this prompt's own work.
 			w.status, w.failure = "failed", d.Error
+			if w.server != nil { // the owner of a home takes it back when we leave
+				w.waits = stays
+			}
 			return nil
 		}
 		p.fields = append(p.fields, field{"detail", d.Error.Message})

@@ -330,6 +330,21 @@ func TestAFailureBeforePromotionIsTheRunsOwn(t *testing.T) {
 	})
 }
 
+// Whoever reads only that it failed sends it again, and then it runs twice.
+func TestAServersPromptThatFailsBeforePromotionIsSaidToWait(t *testing.T) {
+	followingServer(t, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
+		s.set(func() { s.status, s.queued = messages.SessionIdle, []string{mine} })
+		s.send(messages.EventExecutionFailed, messages.EventData{Error: &messages.Failure{Message: "no such model"}})
+		err := <-result
+		var said strings.Builder
+		if code := report(&said, err); code != exitFailed || !strings.Contains(said.String(), "no such model") ||
+			!strings.Contains(said.String(), "it stays in the queue") || !strings.Contains(said.String(), "codework session queue "+session) {
+			return fmt.Errorf("%d, said %q", code, said.String())
+		}
+		return nil
+	})
+}
+
 func TestAPromptThatWasPromotedMeanwhileIsWaitedFor(t *testing.T) {
 	following(t, 0, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
 		s.set(func() { s.status, s.queued = messages.SessionIdle, nil })
