@@ -42,6 +42,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"codework/messages"
@@ -286,9 +287,25 @@ func (s *Store) openError(err error) error {
 		return fmt.Errorf("%w: %s", ErrInUse, s.where())
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("open session store: %w", err)
+	case cause(err) != nil:
+		return fmt.Errorf("open session store %s: %w", s.where(), cause(err))
 	}
 	return fmt.Errorf("%w: %s: %s; move that folder away to start with an empty one, or put back a copy of it",
 		ErrDamaged, s.badgerDir(), firstLine(text))
+}
+
+// cause is what the system had against opening the database, nil for nothing. It
+// may pass, and says nothing about the files: who moved them away would lose what
+// is in them.
+func cause(err error) error {
+	for _, e := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT,
+		syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.EIO} {
+		// Badger keeps no more than the text of most.
+		if errors.Is(err, e) || strings.HasSuffix(err.Error(), e.Error()) {
+			return e
+		}
+	}
+	return nil
 }
 
 func (s *Store) badgerDir() string {

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -770,5 +771,23 @@ func TestListIndexIsRepaired(t *testing.T) {
 	}
 	if list, err := s.List(context.Background(), messages.ListSessions{}); len(list) != 1 || err != nil {
 		t.Errorf("list: %v %v", list, err)
+	}
+}
+
+// Nobody is told to move whole files away because a process has too many open.
+func TestWhatTheSystemRefusesIsNotDamage(t *testing.T) {
+	s := &Store{dir: "/somewhere"}
+	for _, e := range []error{syscall.EMFILE, syscall.ENOSPC, syscall.EROFS, syscall.EACCES} {
+		for _, err := range []error{
+			&os.PathError{Op: "open", Path: "/somewhere/badger", Err: e},
+			fmt.Errorf("While opening directory err: %+v", &os.PathError{Op: "open", Path: "/somewhere/badger", Err: e}), // as Badger has it
+		} {
+			if got := s.openError(err); errors.Is(got, ErrDamaged) || !errors.Is(got, e) && !strings.Contains(got.Error(), e.Error()) {
+				t.Errorf("%v: %v", err, got)
+			}
+		}
+	}
+	if got := s.openError(errors.New("file does not exist for table 1")); !errors.Is(got, ErrDamaged) {
+		t.Error(got)
 	}
 }
