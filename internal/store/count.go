@@ -6,14 +6,38 @@ import (
 	"github.com/dgraph-io/badger/v4"
 )
 
-// Count is the number of sessions.
+// Count is the number of sessions. It neither wakes a store that rests nor keeps
+// one from coming to rest: whoever watches a process asks for it again and again.
 func (s *Store) Count(ctx context.Context) (int, error) {
+	s.mu.Lock()
+	db, known := s.db, s.sessions
+	switch {
+	case s.closed:
+		s.mu.Unlock()
+		return 0, badger.ErrDBClosed
+	case db == nil:
+		s.mu.Unlock()
+		return known, ctx.Err()
+	}
+	s.reads++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.readEnds()
+	}()
 	n := 0
-	err := s.view(func(txn *badger.Txn) error {
-		return eachKey(txn, []byte(indexPrefix), func([]byte) bool {
-			n++
-			return ctx.Err() == nil
-		})
+	err := db.View(func(txn *badger.Txn) (err error) {
+		n, err = count(ctx, txn)
+		return err
+	})
+	return n, err
+}
+
+func count(ctx context.Context, txn *badger.Txn) (n int, err error) {
+	err = eachKey(txn, []byte(indexPrefix), func([]byte) bool {
+		n++
+		return ctx.Err() == nil
 	})
 	if err == nil {
 		err = ctx.Err()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,6 +50,11 @@ func (s *Store) give() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.needed = time.Now()
+	s.readEnds()
+}
+
+// readEnds is the end of a read. It needs mu.
+func (s *Store) readEnds() {
 	if s.reads--; s.reads == 0 {
 		s.unread.Broadcast()
 	}
@@ -214,6 +220,14 @@ func (s *Store) rest() (rested bool, err error) {
 		s.space.check(memTableSize+valueLogSize) != nil, !takesFiles(s.badgerDir()):
 		s.watch(s.restAfter)
 		return false, nil
+	}
+	err = s.db.View(func(txn *badger.Txn) (err error) {
+		s.sessions, err = count(context.Background(), txn)
+		return err
+	})
+	if err != nil {
+		s.watch(s.restAfter)
+		return false, readError("number of sessions", err)
 	}
 	s.commit.heads = make(map[string]*head)
 	err = s.shutDatabase()

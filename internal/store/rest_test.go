@@ -76,6 +76,40 @@ func TestAStoreThatRestsRunsNothingAndAnswersTheNextReadAndWrite(t *testing.T) {
 	}
 }
 
+// Whoever watches a process asks again and again how many sessions there are.
+func TestWhoCountsSessionsDoesNotKeepAStoreFromItsRest(t *testing.T) {
+	s := open(t, Options{Dir: t.TempDir()})
+	needed := func() time.Time {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.needed
+	}
+	for n := 1; n <= 2; n++ {
+		id := fmt.Sprint("ses_", n)
+		mustCommit(t, s, Batch{Session: id, Record: session(id, "A", 1)})
+		before := needed()
+		for _, rests := range []bool{false, true} {
+			if rests {
+				if err := s.Rest(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got, err := s.Count(t.Context()); got != n || err != nil {
+				t.Errorf("resting %t: %d sessions of %d, %v", rests, got, n, err)
+			}
+			if (awake(s) == nil) != rests || !needed().Equal(before) {
+				t.Errorf("resting %t: to count was a need", rests)
+			}
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Count(t.Context()); err == nil {
+		t.Error("a closed store counts")
+	}
+}
+
 func TestAStoreThatNobodyNeedsComesToRestByItself(t *testing.T) {
 	var rested atomic.Int64
 	s := open(t, Options{Dir: t.TempDir(), Rested: func() { rested.Add(1) }})

@@ -140,8 +140,9 @@ type Store struct {
 	needed  time.Time   // when somebody needed the database last
 	timer   *time.Timer // for the look whether somebody does
 	failure failure     // the last one to open it
-	// What the database last said of its size.
+	// What the database said last: of its size, and how many sessions are in it.
 	tables, logs int64
+	sessions     int
 
 	closeOnce sync.Once
 	closeErr  error
