@@ -269,7 +269,7 @@ func (f *runFlags) run(ctx context.Context, g *global, p messages.Prompt) error 
 		case g.remote():
 			return out.end(w, g.serverLost(w, err))
 		case w.admitted:
-			return out.end(w, g.ownerDied(ctx, w.session))
+			return out.end(w, g.ownerDied(ctx, w))
 		case try == connectTries:
 			return out.end(w, err)
 		}
@@ -481,8 +481,10 @@ func (g *global) serverLost(w *watch, err error) error {
 }
 
 // ownerDied is what a run says when the home's process ended under it. The
-// process is started again, which settles what it left open.
-func (g *global) ownerDied(ctx context.Context, session string) error {
+// process is started again, which settles what it left open and keeps what
+// waited: a prompt that did is said to, for sent again it would run twice.
+func (g *global) ownerDied(ctx context.Context, w *watch) error {
+	session := w.session
 	p := &problem{slug: "connection", err: errors.New("the process that owns this home ended while it worked"),
 		fields: []field{{"session", session}}, hint: fmt.Sprintf("continue with: codework run --session %s \"…\"", session)}
 	again, closeClient, err := g.connect(context.WithoutCancel(ctx))
@@ -496,6 +498,10 @@ func (g *global) ownerDied(ctx context.Context, session string) error {
 		return p
 	}
 	p.fields = append(p.fields, field{"detail", "it was started again, and the session is consistent"})
+	q, err := again.Queue(ctx, messages.GetQueue{SessionID: session})
+	if err == nil && w.queued(q) {
+		p.err, p.hint = errors.New("the process that owns this home ended before this prompt ran"), w.stays()
+	}
 	return p
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"codework/messages"
@@ -223,6 +224,16 @@ func (w *watch) flags() string {
 	return w.server.flags
 }
 
+// queued tells whether our prompt is in the queue.
+func (w *watch) queued(q messages.Queue) bool {
+	return slices.ContainsFunc(q.Queued, func(p messages.QueuedPrompt) bool { return p.ID == w.prompt })
+}
+
+// stays says what becomes of a prompt that is left in the queue.
+func (w *watch) stays() string {
+	return "it stays in the queue and runs with the session's next prompt; see: codework session queue " + w.session + w.flags()
+}
+
 // outcome is the end of the work as an error.
 func (w *watch) outcome() error {
 	switch w.status {
@@ -313,21 +324,16 @@ func (w *watch) restedBefore(ctx context.Context, kind string, d messages.EventD
 	if err != nil || info.Status != messages.SessionIdle {
 		return err
 	}
-	waits := false
-	for _, p := range q.Queued {
-		waits = waits || p.ID == w.prompt
-	}
-	if !waits {
+	if !w.queued(q) {
 		return nil // it was promoted meanwhile: its events follow
 	}
-	stays := "it stays in the queue and runs with the session's next prompt; see: codework session queue " + w.session + w.flags()
-	p := &problem{slug: "queued", err: errStillQueued, fields: []field{{"session", w.session}}, hint: stays}
+	p := &problem{slug: "queued", err: errStillQueued, fields: []field{{"session", w.session}}, hint: w.stays()}
 	if kind == messages.EventExecutionFailed && d.Error != nil {
 		if !w.aborted && !d.Recovered {
 			// No turn failed, so it was the start of this prompt's own work.
 			w.status, w.failure = "failed", d.Error
 			if w.server != nil { // the owner of a home takes it back when we leave
-				w.waits = stays
+				w.waits = w.stays()
 			}
 			return nil
 		}
