@@ -547,3 +547,74 @@ func TestADatabaseThatCannotBeOpenedIsNotTriedForEveryRead(t *testing.T) {
 		t.Errorf("the first pause is %v, then %v", first, s.failure)
 	}
 }
+
+// Reads, writes, rests and the end at once: nobody hears of anything but of the
+// end, and what was acknowledged is there.
+func TestAStoreMayBeClosedWhileItComesToRestAndWakes(t *testing.T) {
+	for round := range 5 {
+		dir := t.TempDir()
+		s := open(t, Options{Dir: dir})
+		s.mu.Lock()
+		s.restAfter = time.Millisecond
+		s.watch(s.restAfter)
+		s.mu.Unlock()
+		ends := func(err error) bool {
+			var refused *messages.Refused
+			if err != nil && (!errors.As(err, &refused) || refused.Name != messages.RefusedShutdown) {
+				t.Error(err)
+			}
+			return err != nil
+		}
+		var others sync.WaitGroup
+		var written [3]atomic.Int64
+		name := func(i int) string { return fmt.Sprint("ses_", i) }
+		for i := range written {
+			id, n := name(i), &written[i]
+			mustCommit(t, s, Batch{Session: id, Record: session(id, "A", 1)})
+			others.Go(func() {
+				for at := int64(0); ; at += 3 {
+					if ends(commit(s, Batch{Session: id, Events: events(id, at, 3), Checkpoint: &Checkpoint{Seq: at + 3, After: at}})) {
+						return
+					}
+					n.Store(at + 3)
+				}
+			})
+			others.Go(func() {
+				for {
+					least := n.Load()
+					snap, err := s.Recall(context.Background(), id)
+					if ends(err) {
+						return
+					}
+					if snap.Head.Seq < least || snap.Damaged != nil {
+						t.Errorf("%d events of %d, %v", snap.Head.Seq, least, snap.Damaged)
+					}
+				}
+			})
+			others.Go(func() {
+				for !ends(s.Rest(context.Background())) {
+					s.Stats()
+				}
+			})
+		}
+		soon(t, "all have written", func() bool {
+			for i := range written {
+				if written[i].Load() < int64(9*(round+1)) {
+					return false
+				}
+			}
+			return true
+		})
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		others.Wait()
+		s = open(t, Options{Dir: dir})
+		for i := range written {
+			snap, again := mustLoad(t, s, name(i)), mustRecall(t, s, name(i))
+			if snap.Head.Seq < written[i].Load() || again.Head != snap.Head || len(again.Events) > 0 {
+				t.Errorf("%d events of %d, %d behind checkpoints", snap.Head.Seq, written[i].Load(), len(again.Events))
+			}
+		}
+	}
+}
