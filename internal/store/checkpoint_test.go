@@ -82,6 +82,27 @@ func TestALargeCheckpointIsABlob(t *testing.T) {
 	})
 }
 
+// The first checkpoint of a log that an older build wrote may be larger than what
+// may wait for the disk.
+func TestEventsAreNotRefusedForALargeCheckpoint(t *testing.T) {
+	s := open(t, Options{})
+	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 1)})
+	release, said := make(chan struct{}), make(chan error, 2)
+	s.commit.push(&item{call: func() error { <-release; return nil }, done: func(error) {}})
+	tell := func(err error) { said <- err }
+	s.Append(Batch{Session: "ses_a", Events: events("ses_a", 1, 1)}, tell)
+	s.Append(Batch{Session: "ses_a", Events: events("ses_a", 2, 1), Checkpoint: &Checkpoint{Seq: 3, Data: strings.Repeat("x", queueBytes)}}, tell)
+	close(release)
+	for range 2 {
+		if err := <-said; err != nil {
+			t.Error(err)
+		}
+	}
+	if snap := mustRecall(t, s, "ses_a"); len(snap.Checkpoints) != 1 || len(snap.Checkpoints[0].Data) != queueBytes {
+		t.Errorf("%d checkpoints", len(snap.Checkpoints))
+	}
+}
+
 func TestACheckpointIsOfTheEndOfTheLog(t *testing.T) {
 	s := open(t, Options{})
 	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1), Events: events("ses_a", 0, 3)})

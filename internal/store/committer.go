@@ -143,7 +143,13 @@ func sizeOf(b *Batch) int64 {
 		n += 8*rowOverhead + len(b.Record.AppendSystemPrompt)
 	}
 	if b.Checkpoint != nil {
-		n += rowOverhead + checkpointHead + len(b.Checkpoint.Data)
+		// What becomes a blob is not counted: the first one of a log that had none
+		// is as long as the log, of which the writer has as much in memory anyway,
+		// and its events must not be refused for it.
+		n += rowOverhead + checkpointHead
+		if len(b.Checkpoint.Data) <= maxInline {
+			n += len(b.Checkpoint.Data)
+		}
 	}
 	for _, id := range b.Started {
 		n += rowOverhead + len(id)
