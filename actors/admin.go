@@ -159,9 +159,9 @@ func commit(ctx context.Context, st Store, b store.Batch) error {
 // fork makes a session with another one's conversation up to an entry. The
 // copied entries lie in a blob, so that the source may go.
 func (g *guardian) fork(me *Self, m messages.Fork) {
-	reply, st, publish, boxes := me.TakeReply(), g.config.Store, g.deps.publish, g.boxes.shelf
+	reply, limit, publish, boxes := me.TakeReply(), g.limit, g.deps.publish, g.boxes.shelf
 	me.Go(func(ctx context.Context) any {
-		info, err := forkOf(ctx, st, publish, boxes, m)
+		info, err := forkOf(ctx, limit, publish, boxes, m)
 		reply.Send(info, err)
 		return nil
 	})
@@ -169,7 +169,13 @@ func (g *guardian) fork(me *Self, m messages.Fork) {
 
 // forkOf writes the new session and tells readers of it, before anybody can
 // prompt it.
-func forkOf(ctx context.Context, st Store, publish func([]*published), boxes *shelf, m messages.Fork) (messages.SessionInfo, error) {
+func forkOf(ctx context.Context, limit *limit, publish func([]*published), boxes *shelf, m messages.Fork) (messages.SessionInfo, error) {
+	room, err := limit.take(ctx)
+	if err != nil {
+		return messages.SessionInfo{}, err
+	}
+	defer room.leave()
+	st := limit.store
 	led, snap, err := recall(ctx, st, m.SessionID)
 	if err != nil {
 		return messages.SessionInfo{}, err
@@ -204,7 +210,7 @@ func forkOf(ctx context.Context, st Store, publish func([]*published), boxes *sh
 		Data: encode(messages.EventData{Timestamp: now, SessionID: rec.ID, SourceSessionID: m.SessionID, SourceEntryID: at,
 			BaseSeq: &base, Entries: &messages.Part{Type: messages.PartText, Blob: blob, Bytes: int64(len(copied))}})}
 	events := []messages.Event{e}
-	if err := commit(context.WithoutCancel(ctx), st, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: events}); err != nil {
+	if err := room.write(ctx, store.Batch{Session: rec.ID, Record: &rec, Base: &snap.Head, Events: events}); err != nil {
 		return messages.SessionInfo{}, err
 	}
 	publish(announce(events...))

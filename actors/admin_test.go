@@ -3,6 +3,8 @@ package actors
 import (
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"codework/messages"
@@ -144,6 +146,31 @@ func TestQueuedPromptsAreResumedOnRequestAndNotForEver(t *testing.T) {
 	r.wait(id)
 }
 
+func TestSessionsMadeTogetherKeepTheLimit(t *testing.T) {
+	r := newRig(t)
+	r.down()
+	const most, wanted = 3, 40
+	r.limits = func(c *Config) { c.MaxSessions = most }
+	r.boot()
+	var made atomic.Int64
+	var wg sync.WaitGroup
+	for range wanted {
+		wg.Go(func() {
+			var refused *messages.Refused
+			switch _, err := r.do(messages.CreateSession{Directory: "/"}); {
+			case err == nil:
+				made.Add(1)
+			case !errors.As(err, &refused) || refused.Name != messages.RefusedBusy:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := made.Load(); n != most {
+		t.Errorf("%d sessions were made, %d may be", n, most)
+	}
+}
+
 func TestNoMoreWorkThanAllowed(t *testing.T) {
 	r := newRig(t)
 	r.down()
@@ -153,6 +180,9 @@ func TestNoMoreWorkThanAllowed(t *testing.T) {
 	var refused *messages.Refused
 	if _, err := r.do(messages.CreateSession{Directory: "/"}); !errors.As(err, &refused) || refused.Name != messages.RefusedBusy {
 		t.Errorf("a third session: %v", err)
+	}
+	if _, err := r.do(messages.Fork{SessionID: a}); !errors.As(err, &refused) || refused.Name != messages.RefusedBusy {
+		t.Errorf("a third session as a copy: %v", err)
 	}
 	r.prompt(a, "go", messages.Steer)
 	if _, err := r.to(b, messages.Prompt{SessionID: b, Text: "go"}); !errors.As(err, &refused) || refused.Name != messages.RefusedBusy {

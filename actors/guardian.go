@@ -29,6 +29,7 @@ type guardian struct {
 	hub    *Ref
 	boxes  registryDeps
 	begins *turnstile
+	limit  *limit
 
 	registry *Ref // of the sandboxes
 	places   places
@@ -540,13 +541,12 @@ func (g *guardian) create(me *Self, m messages.CreateSession) {
 		}
 		g.making[m.ID] = nil
 	}
-	reply, self, st, places := me.TakeReply(), me.Ref(), g.config.Store, g.places
-	most := g.config.MaxSessions
+	reply, self, places, limit := me.TakeReply(), me.Ref(), g.places, g.limit
 	me.Go(func(ctx context.Context) any {
 		info, err := made(ctx, self, m.ID)
 		var missing *messages.SessionNotFound
 		if m.ID == "" || errors.As(err, &missing) {
-			info, err = makeSession(ctx, st, places, most, m)
+			info, err = makeSession(ctx, limit, places, m)
 		}
 		reply.Send(info, err)
 		if m.ID == "" {
@@ -569,16 +569,18 @@ func made(ctx context.Context, guardian *Ref, id string) (messages.SessionInfo, 
 }
 
 // makeSession finds a place for a new session and writes its record.
-func makeSession(ctx context.Context, st Store, places places, most int, m messages.CreateSession) (messages.SessionInfo, error) {
-	if err := room(ctx, st, most); err != nil {
+func makeSession(ctx context.Context, limit *limit, places places, m messages.CreateSession) (messages.SessionInfo, error) {
+	room, err := limit.take(ctx)
+	if err != nil {
 		return messages.SessionInfo{}, err
 	}
+	defer room.leave()
 	at, err := places.find(ctx, placeQuery{ref: m.Sandbox, directory: m.Directory, hostDir: m.HostDir, world: m.World})
 	if err != nil {
 		return messages.SessionInfo{}, err
 	}
 	rec := newRecord(m, at)
-	if err := commit(context.WithoutCancel(ctx), st, store.Batch{Session: rec.ID, Record: &rec}); err != nil {
+	if err := room.write(ctx, store.Batch{Session: rec.ID, Record: &rec}); err != nil {
 		places.undo(ctx, at)
 		return messages.SessionInfo{}, err
 	}
@@ -615,21 +617,9 @@ func (g *guardian) mayPrompt(s *sessionSlot) error {
 		}
 	}
 	if n >= most {
-		return &messages.Refused{Name: messages.RefusedBusy, Message: fmt.Sprintf("%d sessions work already, which is the limit of this server (--max-running); try again when one is done", most)}
+		return &messages.Refused{Name: messages.RefusedBusy, Message: fmt.Sprintf("the limit of this server is reached: %d of %d sessions work (--max-running); try again when one is done", n, most)}
 	}
 	return nil
-}
-
-// room refuses one more session than is allowed.
-func room(ctx context.Context, s Store, most int) error {
-	if most <= 0 {
-		return nil
-	}
-	n, err := s.Count(ctx)
-	if err == nil && n >= most {
-		err = &messages.Refused{Name: messages.RefusedBusy, Message: fmt.Sprintf("there are %d sessions, which is the limit of this server (--max-sessions); delete some", n)}
-	}
-	return err
 }
 
 // newRecord describes a session that works in a place.

@@ -65,7 +65,10 @@ func Boot(ctx context.Context, config Config, id Identity, log *slog.Logger) (*S
 		deps.idle = config.idleConnection
 	}
 	begun := new(atomic.Bool)
-	s.guardian = rt.Spawn(func() Actor { return &guardian{config: s.config, begun: begun, boxes: deps, begins: s.begins} })
+	limit := &limit{store: s.config.Store, most: s.config.MaxSessions}
+	s.guardian = rt.Spawn(func() Actor {
+		return &guardian{config: s.config, begun: begun, boxes: deps, begins: s.begins, limit: limit}
+	})
 	if w, ok := config.Prepare.(*Workshop); ok {
 		w.guardian, w.shelf = s.guardian, deps.shelf
 	}

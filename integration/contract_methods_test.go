@@ -667,6 +667,7 @@ func TestServerKeepsItsLimits(t *testing.T) {
 	a, b := c.create(o{}), c.create(o{})
 	c.create(o{})
 	c.dies("session.create", o{}, "BusyError")
+	c.dies("session.fork", o{"sessionId": a}, "BusyError")
 	c.prompt(a, "script=held")
 	s.reached(t, "held")
 	c.dies("session.prompt", o{"sessionId": b, "text": "x", "id": "one"}, "BusyError")
