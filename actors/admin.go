@@ -54,7 +54,7 @@ func (g *guardian) quiesce(me *Self, q quiesce) {
 	}
 	s.retiring = true
 	g.forgetRest(s)
-	reply, wait := me.TakeReply(), s.ref.request(wrapUp{})
+	reply, wait := me.TakeReply(), s.ref.request(wrapUp{unloads: true})
 	me.Go(func(ctx context.Context) any {
 		_, _ = wait(ctx) // one that cannot be read has nothing to stop
 		return quiet{q, reply}
@@ -90,10 +90,14 @@ func (g *guardian) onQuiesced(me *Self, m quiesced) {
 }
 
 func (g *guardian) delete(me *Self, m messages.Delete) {
-	st, boxes := g.config.Store, g.registry
+	st, boxes, hub := g.config.Store, g.registry, g.hub
 	g.quiesce(me, quiesce{m.SessionID, m.Force, func(ctx context.Context) (any, error) {
 		boxes.Tell(unmountAll{session: m.SessionID})
-		return nil, commit(context.WithoutCancel(ctx), st, store.Batch{Session: m.SessionID, Delete: true})
+		err := commit(context.WithoutCancel(ctx), st, store.Batch{Session: m.SessionID, Delete: true})
+		if err == nil {
+			hub.Tell(deleted{m.SessionID}) // behind all that the session published
+		}
+		return nil, err
 	}})
 }
 

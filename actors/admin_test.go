@@ -7,7 +7,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"codework/internal/store"
 	"codework/messages"
+	"codework/protocol/contract"
+	"codework/protocol/effectrpc"
 )
 
 func (r *rig) do(m any) (any, error) { return Ask[any](r.ctx, r.system.guardian, m) }
@@ -68,6 +71,84 @@ func TestABusySessionIsDeletedOnlyByForce(t *testing.T) {
 	}
 	if list, _ := r.do(messages.ListSessions{}); len(list.([]messages.SessionInfo)) != 0 {
 		t.Error("it is still listed")
+	}
+}
+
+// Who follows a session and who waits for it hear of its deletion, behind the end
+// of its work; a deletion that could not be written ends nothing.
+func TestADeletionIsToldToThoseWhoFollowAndWait(t *testing.T) {
+	r := newRig(t)
+	id, other := r.create(), r.create()
+	c := r.dial(t, false)
+	all := events(t, c, object{})
+	one, err := c.Stream(r.ctx, contract.EventSubscribe, object{"sessionId": id, "after": object{id: 0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.prompt(id, "go", messages.Steer)
+	r.model.next(t)
+	begin := func() <-chan error {
+		over := make(chan error, 1)
+		ask := toSession{id, messages.Wait{SessionID: id}}
+		wait := r.system.guardian.request(ask) // before the deletion
+		go func() {
+			_, err := wait(r.ctx)
+			if errors.Is(err, errStopped) {
+				_, err = askAgain(r.ctx, r.system.guardian, ask)
+			}
+			over <- err
+		}()
+		return over
+	}
+	waits := begin()
+
+	r.flaky.failWhen(func(b store.Batch) error {
+		if b.Delete {
+			return errors.New("the disk is full")
+		}
+		return nil
+	})
+	if _, err := r.do(messages.Delete{SessionID: id, Force: true}); err == nil {
+		t.Fatal("it was deleted")
+	}
+	if err := <-waits; err != nil {
+		t.Errorf("a deletion that failed ended the wait with %v", err)
+	}
+	r.flaky.failWhen(nil)
+
+	r.prompt(id, "go on", messages.Steer)
+	r.model.next(t)
+	waits = begin()
+	if _, err := r.do(messages.Delete{SessionID: id, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"_tag":"SessionNotFoundError","sessionId":"` + id + `"}`
+	var missing *messages.SessionNotFound
+	if err := <-waits; !errors.As(err, &missing) {
+		t.Errorf("the wait ends with %v", err)
+	}
+	var typed *effectrpc.RemoteError
+	last := ""
+	for {
+		b, err := one.Next(soon(t))
+		if err != nil {
+			if !errors.As(err, &typed) || string(typed.Body) != want {
+				t.Errorf("the subscription ends with %v", err)
+			}
+			break
+		}
+		e, err := contract.DecodeEvent(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = e.Type
+	}
+	if last != messages.EventExecutionInterrupted {
+		t.Errorf("the last event is %s", last)
+	}
+	r.prompt(other, "hello", messages.Steer)
+	r.model.next(t).answer("hi")
+	for e := take(t, all); e.Session != other || !messages.Terminal(e.Type); e = take(t, all) {
 	}
 }
 

@@ -23,6 +23,10 @@
 // other, for whomever, become one event with the same text; of a call's progress
 // the newest counts.
 //
+// Deletion: a subscription to one session ends when that is deleted, behind what
+// was published before, and who waits for the end of its work is refused as by a
+// session that never was. Subscriptions to all go on.
+//
 // Closing: System.CloseIfIdle ends admission in one step with the look whether
 // anything works, or refuses to: what was admitted has come to its end by then,
 // what comes later is refused unwritten. System.Settle interrupts what runs and waits for it to be recorded,

@@ -59,6 +59,9 @@ type (
 	}
 	// closed tells that a session publishes nothing more.
 	closed struct{ session string }
+	// deleted ends the subscriptions to one session behind what they still hold:
+	// there is no such session any more.
+	deleted struct{ session string }
 	// beginning asks for the position from which on everything of a session is
 	// published. The answer is an int64, or nil when it is not in memory: then
 	// all that can be in its log now was there before.
@@ -121,6 +124,11 @@ func (h *hub) Receive(me *Self, m any) {
 		h.standings[m.session] = standing{m.seq, m.seq}
 	case closed:
 		delete(h.standings, m.session)
+	case deleted:
+		for s := range h.of[m.session] {
+			s.end(&messages.SessionNotFound{SessionID: m.session})
+			h.remove(s)
+		}
 	case beginning:
 		if at, ok := h.standings[m.session]; ok {
 			me.Answer(at.from, nil)

@@ -146,6 +146,27 @@ func TestUnsubscribedReadersEndAfterWhatIsQueued(t *testing.T) {
 	}
 }
 
+func TestADeletedSessionEndsTheSubscriptionsToItAlone(t *testing.T) {
+	hub := spawnHub(t)
+	all, one, other := subscribeTo(t, hub, ""), subscribeTo(t, hub, "ses_a"), subscribeTo(t, hub, "ses_b")
+	hub.Tell(publish{announce(event("ses_a", 1))})
+	hub.Tell(deleted{"ses_a"})
+	hub.Tell(publish{announce(event("ses_b", 1))})
+	if e := read(t, one, 1); e[0].Seq != 1 {
+		t.Errorf("what was published before came as %+v", e)
+	}
+	var missing *messages.SessionNotFound
+	if _, err := one.next(soon(t), 1); !errors.As(err, &missing) || missing.SessionID != "ses_a" {
+		t.Errorf("it ends with %v", err)
+	}
+	if e := read(t, all, 2); e[1].Session != "ses_b" {
+		t.Errorf("the reader of all got %+v", e)
+	}
+	if e := read(t, other, 1); e[0].Session != "ses_b" {
+		t.Errorf("the reader of another session got %+v", e)
+	}
+}
+
 func TestSubscribersAreToldWhenTheHubStops(t *testing.T) {
 	hub := spawnHub(t)
 	sub := subscribeTo(t, hub, "")

@@ -173,8 +173,9 @@ type clientGone struct{ conn string }
 type mayRest struct{}
 
 // wrapUp makes a session stop its work and begin nothing new. It is answered
-// when all is on disk.
-type wrapUp struct{}
+// when all is on disk. Where the session is unloaded then, others who wait for
+// the end of its work are not: they ask again, for it may be deleted meanwhile.
+type wrapUp struct{ unloads bool }
 
 // resumeSession starts work that is pending, or goes on with a conversation
 // that waits for an answer; it is answered with the outcome.
@@ -277,6 +278,9 @@ func (s *session) handle(m any) {
 	case wrapUp:
 		s.closing = true
 		s.interrupt(messages.Interrupt{Reason: messages.ByShutdown}, false)
+		if m.unloads {
+			s.waiters = nil
+		}
 		s.waiters = append(s.waiters, me.TakeReply())
 	case mayRest:
 		s.stays = !s.canRest()

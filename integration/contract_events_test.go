@@ -663,7 +663,7 @@ func TestServerKeepsConversations(t *testing.T) {
 	wait := c.begin("session.wait", o{"sessionId": stranger})
 	c.call("session.delete", o{"sessionId": stranger, "force": true})
 	c.fails("session.prompt", o{"sessionId": stranger, "text": "x"}, missing(stranger))
-	if a := wait.wait(t); a.kind != "Success" && at(a.body, "_tag") != "SessionNotFoundError" {
+	if a := wait.wait(t); a.kind != "Fail" || at(a.body, "_tag") != "SessionNotFoundError" {
 		t.Errorf("a wait for a session that is deleted: %s", a)
 	}
 	if list := c.call("session.list", o{}); strings.Contains(string(list), stranger) || !strings.Contains(string(list), forked) {

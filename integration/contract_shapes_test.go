@@ -70,7 +70,7 @@ var results = map[string]result{
 	"auth.refresh":      {errors: noLogin, orNull: true, shape: oauthShape},
 	"auth.logout":       {errors: noLogin, void: true},
 	"plugin.reload":     {shape: shape{"plugins": "i", "failure": "s?"}},
-	"event.subscribe":   {errors: []string{"SubscriptionOverflowError", "EventEncodingError"}, void: true},
+	"event.subscribe":   {errors: []string{"SubscriptionOverflowError", "EventEncodingError", "SessionNotFoundError"}, void: true},
 
 	"server.info": {shape: shape{"name": "s", "version": "s", "protocol": "i", "startedAt": "d", "pid": "i", "home": "s?", "sessions": "o"}},
 	"server.hello": {errors: []string{"WrongWorldError"},

@@ -232,7 +232,8 @@ type QueuedPrompt struct {
 }
 
 // Subscribe asks for events. Without SessionID it is those of all sessions.
-// After names, per session, the last durable position the reader has seen.
+// After names, per session, the last durable position the reader has seen. A
+// subscription to one session ends with SessionNotFound once that is deleted.
 type Subscribe struct {
 	SessionID string           `json:"sessionId,omitempty"`
 	After     map[string]int64 `json:"after,omitempty"`

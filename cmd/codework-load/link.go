@@ -134,10 +134,15 @@ func (r *reader) start(events *client.Events) {
 	}()
 }
 
-// close ends the reading and the connection, and waits for both.
-func (r *reader) close() {
+// stop ends the reading and waits for that.
+func (r *reader) stop() {
 	r.cancel()
 	<-r.done
+}
+
+// close ends the reading and the connection, and waits for both.
+func (r *reader) close() {
+	r.stop()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.link.Close() // it may have been lost before

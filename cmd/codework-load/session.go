@@ -199,6 +199,7 @@ func (s *session) play(ctx context.Context, n int, start time.Time) error {
 	err := s.work(ctx, n, start)
 	if err == nil && s.kind.churn {
 		if err = s.settle(ctx); err == nil {
+			s.reader.stop() // the deletion ends the subscription
 			err = s.reader.client().Delete(ctx, s.id, false)
 		}
 	}

@@ -74,6 +74,15 @@ func (g *global) withSession(c *cobra.Command, ref string, asJSON bool, f func(c
 	})
 }
 
+// deleted says of a session that was there and is missing now what became of it.
+func deleted(err error) error {
+	var missing *messages.SessionNotFound
+	if !errors.As(err, &missing) {
+		return err
+	}
+	return &problem{slug: messages.FailSessionNotFound, err: &explained{fmt.Errorf("session %s was deleted", missing.SessionID), err}}
+}
+
 // explain gives an error the form that a person reads.
 func (g *global) explain(err error) error {
 	var p *problem

@@ -18,8 +18,8 @@ type attached struct {
 	calls map[string]bool // that were told when they started
 }
 
-// attach follows a session until ctx ends. from is the position to begin
-// behind, -1 the end of the log.
+// attach follows a session until ctx ends or the session is deleted. from is the
+// position to begin behind, -1 the end of the log.
 func (g *global) attach(ctx context.Context, c *client.Client, info messages.SessionInfo, from int64, asJSON bool) error {
 	a := &attached{out: newOutput(g, "text"), calls: map[string]bool{}}
 	if asJSON {
@@ -63,7 +63,8 @@ func (g *global) attach(ctx context.Context, c *client.Client, info messages.Ses
 			a.out.endLine()
 			return context.Cause(ctx)
 		case err != nil:
-			return err
+			a.out.endLine()
+			return deleted(err)
 		case step.Gap == nil:
 			err = a.take(step.Event)
 		case errors.Is(step.Gap.Cause, client.ErrConnectionLost):

@@ -48,7 +48,7 @@ func newSessionWait(g *global) *cobra.Command {
 					return err
 				}
 				defer f.Close()
-				return f.Do(ctx, func(cl *client.Client) error { return cl.Wait(ctx, info.ID) })
+				return deleted(f.Do(ctx, func(cl *client.Client) error { return cl.Wait(ctx, info.ID) }))
 			})
 		},
 	}

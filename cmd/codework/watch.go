@@ -70,7 +70,7 @@ func (w *watch) subscribe(ctx context.Context) (err error) {
 // succeeded, otherwise why not.
 func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Duration) error {
 	if err := w.send(ctx, p); err != nil {
-		return err
+		return deleted(err)
 	}
 	defer w.events.Close()
 	// What is asked behind the signal outlives it.
@@ -88,10 +88,29 @@ func (w *watch) follow(ctx context.Context, p messages.Prompt, limit time.Durati
 			return w.stop(context.Cause(work), alive)
 		}
 		if err != nil {
-			return err
+			return deleted(err)
 		}
 	}
+	if err := w.deleted(alive); err != nil {
+		return err
+	}
 	return w.outcome()
+}
+
+// deleted is the error of work that was stopped because its session is deleted.
+// The event does not tell that from the end of the server.
+func (w *watch) deleted(ctx context.Context) error {
+	if w.status != "interrupted" || w.reason != string(messages.ByShutdown) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	_, err := w.events.Client().Session(ctx, w.session) // answered when the session is gone
+	var missing *messages.SessionNotFound
+	if !errors.As(err, &missing) {
+		return nil
+	}
+	return deleted(err)
 }
 
 // send subscribes and saves the prompt.

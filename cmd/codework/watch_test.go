@@ -279,6 +279,46 @@ func TestTheEndOfABusyPeriodEndsTheWork(t *testing.T) {
 	}
 }
 
+// The event of a deletion is that of a shutdown: the session is looked for.
+func TestWorkThatADeletionStoppedIsSaidSo(t *testing.T) {
+	const gone = "session " + session + " was deleted"
+	missing := json.RawMessage(`{"_tag":"SessionNotFoundError","sessionId":"` + session + `"}`)
+	for _, c := range []struct {
+		name string
+		info func(*effectrpc.Call) bool // answers for the session, if not as usual
+		want string
+	}{
+		{"deleted", func(c *effectrpc.Call) bool { c.Fail(missing); return true }, gone},
+		{"stopped", nil, "the work was interrupted (shutdown)"},
+		{"refused", func(c *effectrpc.Call) bool {
+			c.Die(&effectrpc.Defect{Name: messages.RefusedShutdown})
+			return true
+		}, "the work was interrupted (shutdown)"},
+		{"silent", func(*effectrpc.Call) bool { return true }, "the work was interrupted (shutdown)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			following(t, 0, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
+				s.set(func() { s.onCall[contract.SessionInfo] = c.info })
+				s.promoted(mine, messages.FollowUp)
+				s.send(messages.EventExecutionInterrupted, messages.EventData{Reason: "shutdown"})
+				return got(result, c.want)
+			})
+		})
+	}
+	// A prompt that waited has no event of its own.
+	following(t, 0, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
+		s.end(&effectrpc.RemoteError{Body: missing})
+		return got(result, gone)
+	})
+	// A server is not looked for again.
+	if _, told := followingServer(t, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
+		s.end(&effectrpc.RemoteError{Body: missing})
+		return got(result, gone)
+	}); told != "" {
+		t.Errorf("it says %q", told)
+	}
+}
+
 func TestBusyPeriodsBeforeOursPassBy(t *testing.T) {
 	printed, _, _ := following(t, 0, func(s *script, _ context.CancelCauseFunc, result <-chan error) error {
 		for _, end := range []string{messages.EventExecutionSucceeded, messages.EventExecutionInterrupted, messages.EventExecutionFailed} {

@@ -189,7 +189,8 @@ func (c *Client) Subscribe(ctx context.Context, q messages.Subscribe) (*Events, 
 }
 
 // Next waits for the next event. It fails with io.EOF when the server ends the
-// stream, with *messages.SubscriptionOverflow when this reader was too slow.
+// stream, with *messages.SubscriptionOverflow when this reader was too slow, with
+// *messages.SessionNotFound once the session that it is about is deleted.
 func (e *Events) Next(ctx context.Context) (messages.Event, error) {
 	b, err := e.stream.Next(ctx)
 	if err != nil {

@@ -230,6 +230,10 @@ func (f *Follower) Prompt(ctx context.Context, p messages.Prompt) error {
 	return f.Do(ctx, func(c *Client) error { return c.Prompt(ctx, p, false) })
 }
 
+// Client is the connection that there was last. A call on it is made once, and
+// fails with the connection.
+func (f *Follower) Client() *Client { return f.client }
+
 // Position is the last durable position that was given of a session, or that
 // following began with.
 func (f *Follower) Position(session string) int64 { return f.at[session] }
