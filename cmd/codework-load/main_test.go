@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -116,11 +121,11 @@ func TestTwentySessionsLoseNothing(t *testing.T) {
 }
 
 func TestAMissedThresholdMakesTheExitCode(t *testing.T) {
-	r := load(t, "--sessions", "2", "--scenario", "short", "--floor", "--max", "admitted.p50=1ns", "--max", "wall/floor=100000", "--max", "nothing=1")
+	r := load(t, "--sessions", "2", "--scenario", "short", "--floor", "--max", "admitted.p50=1ns", "--max", "wall/floor=100000", "--max", "interrupt.p50=1s")
 	if r.code != exitFailed {
 		t.Errorf("exit code %d", r.code)
 	}
-	for _, want := range []string{"missed: admitted.p50=1ns: it is ", "missed: nothing=1: not measured", "times that", "failures: 0"} {
+	for _, want := range []string{"missed: admitted.p50=1ns: it is ", "missed: interrupt.p50=1s: not measured", "times that", "failures: 0"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("%q is missing in\n%s", want, r.out)
 		}
@@ -242,5 +247,78 @@ func TestWrongUseIsToldBeforeAnythingRuns(t *testing.T) {
 		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || errs.Len() == 0 {
 			t.Errorf("%v: %d, %q, %q", args, code, out.String(), errs.String())
 		}
+	}
+}
+
+// What would only be found out at the end, after all was measured, is refused at
+// the beginning.
+func TestWhatNoRunCanGiveIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"--max", "nothing=1"}, "wall events.rate"},
+		{[]string{"--min", "admitted=1s"}, "admitted.p50"},
+		{[]string{"--max", "wall/floor=1.3"}, "wall"},
+		{[]string{"--floor", "--max", "create.p50/floor=2"}, "first.p50/floor"},
+		{[]string{"--floor", "--scenario", "churn", "--max", "wall/floor=2"}, "wall"},
+		{[]string{"--stored", "1000", "--max", "wall=1s"}, "search.p99"},
+		{[]string{"--entries", "100", "--max", "search.p50=1s"}, "cold.few.asked.p50"},
+		{[]string{"--idle", "5", "--max", "open.p50=1s"}, "memory.restarted"},
+		{[]string{"--html", filepath.Join(dir, "absent", "report.html")}, "--html: open "},
+		{[]string{"--html", dir}, "--html: open "},
+		{[]string{"--curve", "1", "--svg", file}, "--svg: mkdir "},
+	} {
+		var out, errs bytes.Buffer
+		args := append([]string{"--codework", codework(t)}, c.args...)
+		if code := run(t.Context(), args, &out, &errs); code != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), c.says) {
+			t.Errorf("%v: %d, %q, %q", c.args, code, out.String(), errs.String())
+		}
+	}
+	// Looking whether a file can be written leaves it as it is.
+	absent := filepath.Join(dir, "report.html")
+	for _, name := range []string{file, absent} {
+		if _, err := parseFlags([]string{"--codework", codework(t), "--html", name}, io.Discard); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "kept" {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+	if _, err := os.Stat(absent); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file was made: %v", err)
+	}
+}
+
+// A threshold may name all that a report has.
+func TestEveryMetricOfAReportHasItsName(t *testing.T) {
+	j, err := parseFlags([]string{"--codework", codework(t), "--floor", "--beside", "burn", "--scenario", "short"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some := latencies{}
+	for _, l := range []*[]time.Duration{&some.create, &some.admitted, &some.first, &some.delta, &some.turn, &some.interrupt, &some.total} {
+		*l = []time.Duration{time.Second}
+	}
+	whole := func() *report {
+		u := usage{CPU: 1, Memory: 1}
+		r := &report{WallSeconds: 1, ReadySeconds: 1, Events: 1, Turns: 1, Failures: map[string]int{"one": 1},
+			Server: &serverReport{CPU: 1, CPUPerUnit: 1, Idle: u, End: u, Peak: 1, PerSession: 1}}
+		r.latencies(some)
+		return r
+	}
+	r := whole()
+	r.Alone = whole()
+	r.Floor = &report{WallSeconds: 1, Events: 1, Turns: 1}
+	r.Floor.latencies(latencies{first: some.first, delta: some.delta, turn: some.turn, total: some.total})
+	names := j.metricNames()
+	slices.Sort(names)
+	if got := slices.Sorted(maps.Keys(r.metrics())); !slices.Equal(got, names) {
+		t.Errorf("a report has\n%v\nand a threshold may name\n%v", got, names)
 	}
 }

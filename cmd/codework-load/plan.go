@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -135,6 +136,12 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	if err := j.checkUnused(f); err != nil {
 		return nil, err
 	}
+	if err := j.checkThresholds(); err != nil {
+		return nil, err
+	}
+	if err := j.checkOutput(); err != nil {
+		return nil, err
+	}
 	if j.server == "" {
 		if j.program, err = findProgram(j.program); err != nil {
 			return nil, fmt.Errorf("find codework: %w", err)
@@ -219,6 +226,41 @@ func (j *job) checkUnused(f *flag.FlagSet) (err error) {
 			}
 		}
 	})
+	return err
+}
+
+// checkOutput refuses files and folders that could not be written when all is
+// measured.
+func (j *job) checkOutput() error {
+	if j.html != "" {
+		if err := writable(j.html); err != nil {
+			return fmt.Errorf("--html: %w", err)
+		}
+	}
+	if j.svg != "" {
+		if err := os.MkdirAll(j.svg, 0o755); err != nil {
+			return fmt.Errorf("--svg: %w", err)
+		}
+		if err := writable(filepath.Join(j.svg, ".codework-load")); err != nil {
+			return fmt.Errorf("--svg: %w", err)
+		}
+	}
+	return nil
+}
+
+// writable tells why a file cannot be written. One that is there stays as it is,
+// one that is not there is not made.
+func writable(name string) error {
+	_, err := os.Stat(name)
+	missing := errors.Is(err, fs.ErrNotExist)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	err = f.Close()
+	if missing {
+		err = errors.Join(err, os.Remove(name))
+	}
 	return err
 }
 

@@ -56,8 +56,76 @@ func parseValue(s string) (float64, error) {
 	return d.Seconds(), nil
 }
 
-// check tells which thresholds a run missed. One that was not measured is
-// missed.
+// The metrics of the kinds of runs: those that are measured often have quantiles
+// behind their names. The floor has no server, and prompts nobody.
+var (
+	loadTimes    = []string{"create", "admitted", "first", "delta", "turn", "interrupt", "total"}
+	loadNumbers  = []string{"wall", "events.rate", "turns.rate"}
+	loadServer   = []string{"ready", "failures", "cpu", "cpu.event", "memory.idle", "memory.end", "memory.peak", "memory.session"}
+	floorTimes   = []string{"first", "delta", "turn", "total"}
+	storedTimes  = []string{"list", "middle", "folder", "search", "common", "nothing", "open", "cli", "cli.search", longest}
+	entriesTimes = []string{"open", "end", "middle",
+		"cold", "cold.admitted", "cold.asked", "cold.few", "cold.few.admitted", "cold.few.asked",
+		"again", "again.admitted", "again.asked",
+		"turn", "turn.admitted", "turn.asked", "turn.few", "turn.few.admitted", "turn.few.asked"}
+	idleNumbers = []string{"memory.empty", "memory.made", "memory.restarted", "cpu.empty", "cpu.made", "cpu.restarted"}
+)
+
+// quantileNames are names with each of the quantiles.
+func quantileNames(times []string) (names []string) {
+	for _, name := range times {
+		for _, q := range []string{".p50", ".p90", ".p99", ".max"} {
+			names = append(names, name+q)
+		}
+	}
+	return names
+}
+
+// metricNames are the metrics that the runs of a job may give.
+func (j *job) metricNames() (names []string) {
+	if j.stock.wanted() {
+		names = []string{"ready", "failures"}
+		if j.stock.stored != nil {
+			names = append(names, quantileNames(storedTimes)...)
+		}
+		if j.stock.entries != nil {
+			names = append(names, quantileNames(entriesTimes)...)
+		}
+		if j.stock.idle != nil {
+			names = append(names, idleNumbers...)
+		}
+		return names
+	}
+	plain := slices.Concat(loadNumbers, loadServer, quantileNames(loadTimes))
+	names = slices.Clone(plain)
+	compared := func(what string, with []string) {
+		for _, name := range with {
+			names = append(names, name+"/"+what, name+"-"+what)
+		}
+	}
+	if j.floor && j.scenario.comparable() {
+		compared("floor", append(quantileNames(floorTimes), loadNumbers...))
+	}
+	if j.beside != nil {
+		compared("alone", plain)
+	}
+	return names
+}
+
+// checkThresholds refuses those that no run could keep, since none gives their
+// metric.
+func (j *job) checkThresholds() error {
+	names := j.metricNames()
+	for _, t := range j.thresholds {
+		if !slices.Contains(names, t.metric) {
+			return fmt.Errorf("%q: no metric of this run is called %q; there are %s", t.text, t.metric, strings.Join(names, " "))
+		}
+	}
+	return nil
+}
+
+// check tells which thresholds a run missed. One that was not measured, because
+// what it names did not happen, is missed.
 func check(all []threshold, metrics map[string]float64) (missed []string) {
 	for _, t := range all {
 		v, ok := metrics[t.metric]
