@@ -23,6 +23,52 @@ type conversation struct {
 	Session messages.SessionInfo    `json:"session"`
 	Entries []messages.Message      `json:"entries"`
 	Queued  []messages.QueuedPrompt `json:"queued,omitempty"`
+	Failure *messages.Failure       `json:"failure,omitempty"` // of the last work, if it failed; not in an export
+}
+
+// endEvents is how far from the end of a log the end of the last work is looked
+// for: behind it come only prompts that were taken out of the queue.
+const endEvents = 16
+
+// lastFailure is why the last work of a session failed, nil when it did not or
+// goes on.
+func lastFailure(ctx context.Context, c *client.Client, info messages.SessionInfo) (*messages.Failure, error) {
+	h, err := c.History(ctx, messages.GetHistory{SessionID: info.ID, Limit: 1})
+	if err != nil || h.Seq == 0 || info.Status != messages.SessionIdle {
+		return nil, err
+	}
+	f, err := failureBehind(ctx, c, info.ID, max(h.Seq-endEvents, 0), h.Seq)
+	var refused *messages.Refused
+	if errors.As(err, &refused) && refused.Name == messages.RefusedPosition {
+		// The log of a fork begins with a later position than that.
+		f, err = failureBehind(ctx, c, info.ID, 0, h.Seq)
+	}
+	return f, err
+}
+
+// failureBehind looks for the end of work in the events of a log that are behind
+// one position and not behind another.
+func failureBehind(ctx context.Context, c *client.Client, id string, after, until int64) (found *messages.Failure, err error) {
+	events, err := c.Subscribe(ctx, messages.Subscribe{SessionID: id, After: map[string]int64{id: after}})
+	if err != nil {
+		return nil, err
+	}
+	defer events.Close()
+	for at := after; at < until; {
+		e, err := events.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		at = max(at, e.Seq)
+		if messages.Terminal(e.Type) {
+			d, err := e.Decode()
+			if err != nil {
+				return nil, fmt.Errorf("event %s: %w", e.Type, err)
+			}
+			found = d.Error
+		}
+	}
+	return found, nil
 }
 
 // historyPage is how many entries are asked for at once, the most there are.
@@ -66,11 +112,15 @@ func newSessionShow(g *global) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				failure, err := lastFailure(ctx, cl, info)
+				if err != nil {
+					return err
+				}
 				if asJSON {
-					return json.NewEncoder(g.out).Encode(conversation{info, entries, queue.Queued})
+					return json.NewEncoder(g.out).Encode(conversation{info, entries, queue.Queued, failure})
 				}
 				var b bytes.Buffer
-				showSession(&b, info)
+				showSession(&b, info, failure)
 				v := view{out: &b, width: g.width(), result: shownResult}
 				for _, m := range entries {
 					v.entry(m)
@@ -91,8 +141,9 @@ func newSessionShow(g *global) *cobra.Command {
 // width is that of rules on standard output.
 func (g *global) width() int { return ruleWidth(g.out) }
 
-// showSession prints what is known of a session, a line each.
-func showSession(w io.Writer, s messages.SessionInfo) {
+// showSession prints what is known of a session, a line each; failure is that of
+// its last work, if any.
+func showSession(w io.Writer, s messages.SessionInfo, failure *messages.Failure) {
 	o := &output{err: w}
 	line := func(label, value string) {
 		if value != "" {
@@ -106,6 +157,9 @@ func showSession(w io.Writer, s messages.SessionInfo) {
 		status += fmt.Sprintf(" · %d waiting", s.Queued)
 	}
 	line("status", status)
+	if failure != nil {
+		line("failed", failure.Message)
+	}
 	line("folder", s.Directory)
 	line("linked", s.HostDir)
 	if s.Sandbox != nil {

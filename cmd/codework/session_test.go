@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"codework/messages"
@@ -155,7 +156,7 @@ func FuzzPlainTextIsPlain(f *testing.F) {
 func TestWhatIsShownOfASessionCannotDriveATerminal(t *testing.T) {
 	var b strings.Builder
 	showSession(&b, messages.SessionInfo{ID: session, Title: hostile, Directory: "/d" + hostile, HostDir: hostile,
-		Model: &messages.ModelRef{Provider: hostile, ID: "m"}, Sandbox: &messages.SandboxInfo{Driver: hostile}})
+		Model: &messages.ModelRef{Provider: hostile, ID: "m"}, Sandbox: &messages.SandboxInfo{Driver: hostile}}, &messages.Failure{Message: hostile})
 	v := view{out: &b, width: 40, result: 5}
 	v.entry(messages.Message{Role: messages.RoleUser, Parts: []messages.Part{{Type: messages.PartText, Text: hostile}, {Type: messages.PartImage, MediaType: hostile}}})
 	v.entry(messages.Message{Role: messages.RoleAssistant, Failure: &messages.Failure{Message: hostile}, Parts: []messages.Part{
@@ -183,6 +184,52 @@ func TestWhatIsShownOfASessionCannotDriveATerminal(t *testing.T) {
 		t.Errorf("printed %q", out)
 	}
 	noControls(t, "attach", out.String())
+}
+
+// The end of the last work is near the end of the log, which in a fork may begin
+// behind the position that is asked for.
+func TestWhyTheLastWorkFailedIsFoundInForksToo(t *testing.T) {
+	for _, c := range []struct {
+		typ  string
+		want string
+	}{{messages.EventExecutionFailed, "broken"}, {messages.EventExecutionSucceeded, ""}} {
+		synctest.Test(t, func(t *testing.T) {
+			s, _, _, _ := newScript(t)
+			s.set(func() {
+				s.position = 40
+				s.onCall[contract.EventSubscribe] = func(call *effectrpc.Call) bool {
+					var q messages.Subscribe
+					if err := json.Unmarshal(call.Payload(), &q); err != nil {
+						t.Error(err)
+					}
+					if q.After[session] == 0 {
+						return false
+					}
+					call.Die(&effectrpc.Defect{Name: messages.RefusedPosition})
+					return true
+				}
+			})
+			found := make(chan *messages.Failure, 1)
+			go func() {
+				f, err := lastFailure(t.Context(), s.client, messages.SessionInfo{ID: session, Status: messages.SessionIdle})
+				if err != nil {
+					t.Error(err)
+				}
+				found <- f
+			}()
+			synctest.Wait()
+			s.set(func() { s.position = 36 })
+			s.send(messages.EventExecutionFailed, messages.EventData{Error: &messages.Failure{Message: "before"}})
+			s.send(messages.EventExecutionStarted, messages.EventData{})
+			s.send(c.typ, messages.EventData{Error: map[string]*messages.Failure{"broken": {Message: "broken"}}[c.want]})
+			s.send(messages.EventPromptRemoved, messages.EventData{MessageID: mine})
+			got := ""
+			if f := <-found; f != nil {
+				got = f.Message
+			}
+			same(t, c.typ, got, c.want)
+		})
+	}
 }
 
 // sessions answers session.list with these ids, a page at a time, and takes
