@@ -299,6 +299,17 @@ func TestServerResumesWhatWaits(t *testing.T) {
 	for crash := 2; crash <= 3; crash++ {
 		s = w.serveHere(t, nil, "--resume")
 		s.reached(t, "resume")
+		// What a request is made of may reach the disk behind it: then the prompt
+		// would wait again behind the kill, and be asked once more.
+		c := s.dial(t)
+		if err := until(endLimit, func() string {
+			if events := logOf(t, c, id); events[len(events)-1].Type != "session.llm.started" {
+				return "the log ends with " + string(events[len(events)-1].raw)
+			}
+			return ""
+		}); err != nil {
+			t.Fatal(err)
+		}
 		s.kill(t)
 		quietModel(t, w)
 	}

@@ -60,6 +60,12 @@ func TestEnvironment(t *testing.T) {
 // TestCachesOfTheHostShowThrough has a build tool's cache on the host.
 func TestCachesOfTheHostShowThrough(t *testing.T) {
 	s := newScene(t)
+	t.Setenv("GOPATH", "")
+	for _, tool := range tools { // the tests may run with some of their own
+		if tool.variable != "" {
+			t.Setenv(tool.variable, "")
+		}
+	}
 	write(t, s.home+"/go/pkg/mod/a@v1/a.go", "package a")
 	write(t, s.home+"/.cargo/credentials.toml", "secret")
 	write(t, s.home+"/.cache/private/file", "secret")
