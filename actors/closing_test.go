@@ -3,7 +3,6 @@ package actors
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -307,19 +306,7 @@ func TestASessionIsMadeOnceUnderOneId(t *testing.T) {
 // been worked on and nothing was interrupted; what is asked behind it is refused,
 // and the store shows nothing of it.
 func TestAdmissionEndsInOneStep(t *testing.T) {
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		rounds := "60"
-		if *long {
-			rounds = longRounds
-		}
-		if err := checks.Value.Set(rounds); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = checks.Value.Set(checks.DefValue) }()
-	}
-	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
-		t.Fatal(err)
-	}
+	setRounds(t, "60")
 	ends := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		d := &closingDriver{rig: newRig(rt), rt: rt}

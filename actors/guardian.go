@@ -534,33 +534,34 @@ func (g *guardian) create(me *Self, m messages.CreateSession) {
 		me.Answer(nil, errDraining)
 		return
 	}
-	if m.ID != "" {
-		if waiting, ok := g.making[m.ID]; ok {
-			g.making[m.ID] = append(waiting, heldMessage{m, me.TakeReply()})
-			return
-		}
-		g.making[m.ID] = nil
+	self, places, limit := me.Ref(), g.places, g.limit
+	if m.ID == "" {
+		reply := me.TakeReply()
+		me.Go(func(ctx context.Context) any {
+			reply.Send(makeSession(ctx, limit, places, m))
+			return nil
+		})
+		return
 	}
-	reply, self, places, limit := me.TakeReply(), me.Ref(), g.places, g.limit
+	if waiting, ok := g.making[m.ID]; ok {
+		g.making[m.ID] = append(waiting, heldMessage{m, me.TakeReply()})
+		return
+	}
+	g.making[m.ID] = nil
+	reply := me.TakeReply()
 	me.Go(func(ctx context.Context) any {
 		info, err := made(ctx, self, m.ID)
 		var missing *messages.SessionNotFound
-		if m.ID == "" || errors.As(err, &missing) {
+		if errors.As(err, &missing) {
 			info, err = makeSession(ctx, limit, places, m)
 		}
 		reply.Send(info, err)
-		if m.ID == "" {
-			return nil
-		}
 		return sessionMade{m.ID}
 	})
 }
 
 // made is the session that was made under an id before.
 func made(ctx context.Context, guardian *Ref, id string) (messages.SessionInfo, error) {
-	if id == "" {
-		return messages.SessionInfo{}, nil
-	}
 	v, err := askAgain(ctx, guardian, toSession{id, messages.GetSession{SessionID: id}})
 	if err != nil {
 		return messages.SessionInfo{}, err

@@ -31,24 +31,31 @@ const (
 	longRounds  = "3000"
 )
 
-// TestSessionsKeepTheirPromises drives sessions with everything that may
-// happen to them, in any order, and checks each time they have come to rest
-// what the package promises.
-func TestSessionsKeepTheirPromises(t *testing.T) {
+// setRounds says how many rounds a property is tried, unless a flag does: so many
+// in the short form.
+func setRounds(t *testing.T, short string) {
+	t.Helper()
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		rounds := shortRounds
+		rounds := short
 		if *long {
 			rounds = longRounds
 		}
 		if err := checks.Value.Set(rounds); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = checks.Value.Set(checks.DefValue) }()
+		t.Cleanup(func() { _ = checks.Value.Set(checks.DefValue) })
 	}
 	// Rounds depend on timing too: a file to replay one would not help.
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestSessionsKeepTheirPromises drives sessions with everything that may
+// happen to them, in any order, and checks each time they have come to rest
+// what the package promises.
+func TestSessionsKeepTheirPromises(t *testing.T) {
+	setRounds(t, shortRounds)
 	mock := mockmodel.StartTest(t, mockmodel.Options{KeepBytes: 1 << 20})
 	client := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(client.CloseIdleConnections)

@@ -99,14 +99,10 @@ func decodeCheckpoint(b []byte) (c Checkpoint, event [sha256.Size]byte, blob boo
 // count for nothing, or, beside some that count, why newer ones do not: a build
 // that knows no checkpoints leaves those of events that it takes out of the log.
 func (s *Store) checkpoints(txn *badger.Txn, session string) (list []Checkpoint, end Head, err error) {
-	prefix := []byte(checkpointPrefix + session + "/")
-	opt := badger.DefaultIteratorOptions
-	opt.PrefetchValues = false
-	opt.Reverse = true
-	it := txn.NewIterator(opt)
+	it, prefix := backwards(txn, checkpointPrefix, session, 0)
 	defer it.Close()
 	want := int64(-1) // the newest
-	for it.Seek(checkpointKey(session, -1)); it.ValidForPrefix(prefix) && want != 0; it.Next() {
+	for ; it.ValidForPrefix(prefix) && want != 0; it.Next() {
 		seq := seqOf(it.Item().Key())
 		if want >= 0 && seq > want {
 			continue // of a series that was begun anew

@@ -86,7 +86,7 @@ type committer struct {
 	queued  int64
 	closing bool
 	st      Stats
-	deleted bool // a deletion finished since Rest looked
+	deleted bool // a deletion finished that tidy does not know of
 
 	// What follows belongs to the goroutine.
 	heads     map[string]*head
@@ -620,14 +620,8 @@ func (c *committer) head(session string) (*head, error) {
 
 // lastEvent finds the end of a log.
 func lastEvent(txn *badger.Txn, session string) (Head, error) {
-	prefix := []byte(eventPrefix + session + "/")
-	opt := badger.DefaultIteratorOptions
-	opt.PrefetchValues = false
-	opt.Reverse = true
-	it := txn.NewIterator(opt)
+	it, prefix := backwards(txn, eventPrefix, session, 0)
 	defer it.Close()
-	// Reverse iteration starts at or below the key it seeks.
-	it.Seek(binary.BigEndian.AppendUint64(prefix[:len(prefix):len(prefix)], ^uint64(0)))
 	if !it.ValidForPrefix(prefix) {
 		return Head{}, nil
 	}

@@ -286,7 +286,7 @@ func (s *Store) Back(ctx context.Context, session string, below int64, fn func(m
 		if rec, last, err = s.record(txn, session); err != nil {
 			return err
 		}
-		it, prefix := backwards(txn, session, below)
+		it, prefix := backwards(txn, eventPrefix, session, below)
 		defer it.Close()
 		if below == 0 && (!it.ValidForPrefix(prefix) || seqOf(it.Item().Key()) < last) && last > 0 {
 			return &Damage{Session: session, Seq: last, Reason: "it is missing"}
@@ -346,7 +346,7 @@ func (s *Store) Back(ctx context.Context, session string, below int64, fn func(m
 func (s *Store) Mention(ctx context.Context, session, text string, below int64) (seq int64, err error) {
 	want := []byte(text)
 	err = s.view(func(txn *badger.Txn) error {
-		it, prefix := backwards(txn, session, below)
+		it, prefix := backwards(txn, eventPrefix, session, below)
 		defer it.Close()
 		for n := 1; it.ValidForPrefix(prefix); it.Next() {
 			if n++; n%cancelStride == 0 {
@@ -369,10 +369,10 @@ func (s *Store) Mention(ctx context.Context, session, text string, below int64) 
 	return seq, readError("session "+session, err)
 }
 
-// backwards is an iterator at the newest event below a position, and the prefix
-// of all of them.
-func backwards(txn *badger.Txn, session string, below int64) (*badger.Iterator, []byte) {
-	prefix := []byte(eventPrefix + session + "/")
+// backwards is an iterator at the newest of a session's rows of one kind below a
+// position, 0 for the newest of all, and the prefix of all of them.
+func backwards(txn *badger.Txn, kind, session string, below int64) (*badger.Iterator, []byte) {
+	prefix := []byte(kind + session + "/")
 	opt := badger.DefaultIteratorOptions
 	opt.PrefetchValues = false
 	opt.Reverse = true
