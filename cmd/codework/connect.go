@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ const startLimit = 15 * time.Second
 // asked for. close ends it, and with it an owner that lives in this process.
 func (g *global) connect(ctx context.Context) (c *client.Client, close func(), err error) {
 	if g.remote() {
+		runtime.GOMAXPROCS(clientProcs)
 		if c, err = g.dialServer(ctx); err != nil {
 			return nil, nil, err
 		}
@@ -37,6 +39,7 @@ func (g *global) connect(ctx context.Context) (c *client.Client, close func(), e
 	if g.embedded || p.Database == home.InMemory || aloneInNamespace() {
 		return g.connectEmbedded(ctx, p)
 	}
+	runtime.GOMAXPROCS(clientProcs)
 	hello, err := g.hello()
 	if err != nil {
 		return nil, nil, err
@@ -54,6 +57,11 @@ func (g *global) connect(ctx context.Context) (c *client.Client, close func(), e
 	}
 	return c, func() { c.Close() }, nil
 }
+
+// clientProcs is how many processors the process of a client uses. It hands on what
+// comes, one step after the other: waking a second processor for that, and letting
+// it look for work in vain, takes a tenth of its time.
+const clientProcs = 1
 
 // aloneInNamespace tells whether this is process 1: in a container nobody
 // would end or reap an owner in the background.

@@ -141,7 +141,20 @@ func (o *output) notice(text string) {
 	}
 }
 
-// work prints what an event of the prompt's own exchange says.
+// reads tells whether work looks into an event of this type. Most events are only
+// counted, or nothing here at all: what they hold need not be decoded.
+func (o *output) reads(kind string) bool {
+	switch kind {
+	case messages.EventLLMTextDelta, messages.EventLLMEnded, messages.EventLLMFailed:
+		return true
+	case messages.EventToolStarted, messages.EventRetryScheduled:
+		return o.progress
+	}
+	return false
+}
+
+// work prints what an event of the prompt's own exchange says. d may be empty for
+// an event that it does not look into.
 func (o *output) work(kind string, d messages.EventData) {
 	switch kind {
 	case messages.EventLLMTextDelta:

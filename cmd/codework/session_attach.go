@@ -83,9 +83,12 @@ func (a *attached) take(e messages.Event) error {
 		o.event(e)
 		return o.written(nil)
 	}
-	d, err := e.Decode()
-	if err != nil {
-		return fmt.Errorf("event %s: %w", e.Type, err)
+	var d messages.EventData
+	if a.reads(e.Type) {
+		var err error
+		if d, err = e.Decode(); err != nil {
+			return fmt.Errorf("event %s: %w", e.Type, err)
+		}
 	}
 	switch e.Type {
 	case messages.EventPromptPromoted:
@@ -105,6 +108,15 @@ func (a *attached) take(e messages.Event) error {
 		o.work(e.Type, d)
 	}
 	return o.written(nil)
+}
+
+// reads tells whether take looks into an event of this type.
+func (a *attached) reads(kind string) bool {
+	switch kind {
+	case messages.EventPromptPromoted, messages.EventToolStarted, messages.EventToolSettled, messages.EventNotice:
+		return true
+	}
+	return messages.Terminal(kind) || a.out.reads(kind)
 }
 
 func (a *attached) prompt(p *messages.PromptBody) {

@@ -272,9 +272,12 @@ func (w *watch) outcome() error {
 // take handles one event of the session.
 func (w *watch) take(ctx context.Context, e messages.Event) error {
 	w.out.event(e)
-	d, err := e.Decode()
-	if err != nil {
-		return fmt.Errorf("event %s: %w", e.Type, err)
+	var d messages.EventData
+	if w.reads(e.Type) {
+		var err error
+		if d, err = e.Decode(); err != nil {
+			return fmt.Errorf("event %s: %w", e.Type, err)
+		}
 	}
 	switch e.Type {
 	case messages.EventPromptPromoted:
@@ -306,6 +309,15 @@ func (w *watch) take(ctx context.Context, e messages.Event) error {
 		w.out.work(e.Type, d)
 	}
 	return nil
+}
+
+// reads tells whether take looks into an event of this type.
+func (w *watch) reads(kind string) bool {
+	switch kind {
+	case messages.EventPromptPromoted, messages.EventPromptRemoved, messages.EventNotice:
+		return true
+	}
+	return messages.Terminal(kind) || w.active && w.out.reads(kind)
 }
 
 // terminal handles the end of a busy period: of ours, or of work before it.

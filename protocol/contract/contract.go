@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"codework/messages"
+	"codework/protocol/rawjson"
 )
 
 // Version is the version of the contract, exchanged in the hello. Processes
@@ -503,25 +504,10 @@ func DecodeError(tag string, body json.RawMessage) (error, bool) {
 	return e, true
 }
 
-// envelope is the JSON form of an event.
-type envelope struct {
-	ID       string            `json:"id"`
-	Type     string            `json:"type"`
-	Durable  *position         `json:"durable,omitempty"`
-	Data     json.RawMessage   `json:"data"`
-	Metadata map[string]string `json:"metadata,omitempty"`
-}
-
-type position struct {
-	AggregateID string `json:"aggregateId"`
-	Seq         int64  `json:"seq"`
-	Version     int    `json:"version"`
-}
-
 // EncodeEvent returns an event's envelope. It is written by hand: every delta
 // of every session passes here, and its data is JSON already.
 func EncodeEvent(e messages.Event) (json.RawMessage, error) {
-	if !json.Valid(e.Data) {
+	if !rawjson.Valid(e.Data) {
 		return nil, &messages.EventEncoding{Type: e.Type, Cause: json.RawMessage(`"the data is not JSON"`)}
 	}
 	b := make([]byte, 0, len(e.Data)+envelopeBytes)
@@ -558,25 +544,101 @@ func appendString(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// DecodeEvent reads an envelope.
+// DecodeEvent reads an envelope, by hand like EncodeEvent: every event of every
+// client passes here. Its data, which stays a part of b, is looked into no
+// further than to the session of a live event.
 func DecodeEvent(b json.RawMessage) (messages.Event, error) {
-	var v envelope
-	if err := json.Unmarshal(b, &v); err != nil {
+	var id, kind, durable, data, metadata json.RawMessage
+	envelope := rawjson.Members(b)
+	for envelope.Next() {
+		switch string(envelope.Key) {
+		case "id":
+			id = envelope.Value
+		case "type":
+			kind = envelope.Value
+		case "durable":
+			durable = envelope.Value
+		case "data":
+			data = envelope.Value
+		case "metadata":
+			metadata = envelope.Value
+		}
+	}
+	err := envelope.Err()
+	var e messages.Event
+	if err == nil {
+		e.ID, err = text("id", id)
+	}
+	if err == nil {
+		e.Type, err = text("type", kind)
+	}
+	switch {
+	case err != nil:
+	case !absent(durable):
+		e.Session, e.Seq, err = decodePosition(durable)
+	default:
+		e.Session = sessionOf(data)
+	}
+	if err == nil && !absent(metadata) {
+		err = json.Unmarshal(metadata, &e.Metadata)
+	}
+	if err != nil {
 		return messages.Event{}, fmt.Errorf("decode event: %w", err)
 	}
-	e := messages.Event{ID: v.ID, Type: v.Type, Data: v.Data, Metadata: v.Metadata}
-	if v.Durable != nil {
-		e.Session, e.Seq = v.Durable.AggregateID, v.Durable.Seq
-		return e, nil
-	}
-	var d struct {
-		SessionID string `json:"sessionId"`
-	}
-	if json.Unmarshal(v.Data, &d) == nil {
-		e.Session = d.SessionID
+	if !absent(data) {
+		e.Data = data
 	}
 	return e, nil
 }
+
+// decodePosition reads where a durable event stands in the log of its session.
+func decodePosition(b json.RawMessage) (session string, seq int64, err error) {
+	var id, number json.RawMessage
+	position := rawjson.Members(b)
+	for position.Next() {
+		switch string(position.Key) {
+		case "aggregateId":
+			id = position.Value
+		case "seq":
+			number = position.Value
+		}
+	}
+	if err = position.Err(); err == nil {
+		session, err = text("aggregateId", id)
+	}
+	if err != nil || absent(number) {
+		return session, 0, err
+	}
+	if seq, err = strconv.ParseInt(string(number), 10, 64); err != nil {
+		return "", 0, errors.New("expected an integer as seq")
+	}
+	return session, seq, nil
+}
+
+// sessionOf is the session that the data of an event names, "" if it does not.
+func sessionOf(data json.RawMessage) string {
+	for d := rawjson.Members(data); d.Next(); {
+		if string(d.Key) == "sessionId" {
+			id, _ := rawjson.Text(d.Value)
+			return id // what follows may be long
+		}
+	}
+	return ""
+}
+
+// text is a member that must be a string if it is there.
+func text(key string, value json.RawMessage) (string, error) {
+	if absent(value) {
+		return "", nil
+	}
+	s, ok := rawjson.Text(value)
+	if !ok {
+		return "", fmt.Errorf("expected a string as %s", key)
+	}
+	return s, nil
+}
+
+func absent(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
 // Methods returns the names of all methods, sorted.
 func Methods() []string {

@@ -270,6 +270,127 @@ func TestEventsHaveTheEnvelopeOfTheContract(t *testing.T) {
 	}
 }
 
+// FuzzDecodeEvent holds DecodeEvent to what encoding/json says of the same keys:
+// it accepts the same envelopes and finds the same in them, and what it accepts
+// comes back as it was when it is encoded and decoded again.
+func FuzzDecodeEvent(f *testing.F) {
+	for _, s := range []string{
+		`{"id":"evt_1","type":"session.turn.ended","durable":{"aggregateId":"ses_1","seq":3,"version":1},"data":{"sessionId":"ses_2"}}`,
+		`{"data":{"timestamp":1,"sessionId":"ses_\u0031","x":[]},"type":"a\"b","id":"\\","metadata":{"a":"b"},"more":1}`,
+		`{"id":null,"type":null,"durable":null,"data":null,"metadata":null}`, `{"ID":"x","data":[1],"durable":{}}`, `{"data":{"sessionId":1}}`,
+		`{"id":1}`, `{"id":1,"id":"a"}`, `{"durable":7}`, `{"durable":{"seq":1.0}}`, `{"durable":{"seq":99999999999999999999}}`, `{"durable":{"aggregateId":[]}}`, `{"durable":{"aggregateId":null,"seq":null}}`, `{"durable":{},"durable":null,"data":{"sessionId":"a","sessionId":"b"}}`, `{"metadata":[]}`, `{"metadata":{"a":1}}`,
+		`{}`, `[]`, `null`, `{"id":"a"`, `{"id":"a"} x`, ``,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := DecodeEvent(b)
+		want, wantErr := decodeByReflection(b)
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("error %v, want %v", err, wantErr)
+		}
+		if err != nil {
+			return
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("decoded as %+v\nwant %+v", got, want)
+		}
+		if got.Data == nil || !got.Durable() && got.Seq != 0 {
+			return // nothing that is encoded
+		}
+		again, err := EncodeEvent(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !got.Durable() {
+			return // its session is in its data
+		}
+		if back, err := DecodeEvent(again); err != nil || !reflect.DeepEqual(back, got) {
+			t.Fatalf("came back as %+v, %v\nwant %+v", back, err, got)
+		}
+	})
+}
+
+// decodeByReflection does the work of DecodeEvent with encoding/json.
+func decodeByReflection(b []byte) (e messages.Event, err error) {
+	var keys, durable map[string]json.RawMessage
+	if err := json.Unmarshal(b, &keys); err != nil || keys == nil {
+		return e, errors.New("not an object")
+	}
+	if d := keys["data"]; string(d) != "null" {
+		e.Data = d
+	}
+	member := func(from map[string]json.RawMessage, key string, into any) {
+		if value, ok := from[key]; ok && err == nil {
+			err = json.Unmarshal(value, into)
+		}
+	}
+	member(keys, "id", &e.ID)
+	member(keys, "type", &e.Type)
+	member(keys, "metadata", &e.Metadata)
+	member(keys, "durable", &durable)
+	if durable != nil {
+		member(durable, "aggregateId", &e.Session)
+		member(durable, "seq", &e.Seq)
+		return e, err
+	}
+	data := json.NewDecoder(bytes.NewReader(e.Data))
+	if begin, _ := data.Token(); begin != json.Delim('{') {
+		return e, err
+	}
+	for data.More() {
+		key, keyErr := data.Token()
+		var value any
+		if keyErr != nil || data.Decode(&value) != nil {
+			return e, err
+		}
+		if key == "sessionId" {
+			e.Session, _ = value.(string)
+			return e, err
+		}
+	}
+	return e, err
+}
+
+// An envelope as it is on most ways, of a live event and of one with a large
+// message.
+var benchEvents = map[string]string{
+	"delta": `{"id":"evt_01920000-0000-7000-8000-000000000000","type":"session.llm.text.delta","data":{"timestamp":1767225600000,"sessionId":"ses_01920000-0000-7000-8000-000000000000","messageId":"01920000-0000-7000-8000-000000000000","partIndex":0,"delta":"` + strings.Repeat("x", 40) + `"}}`,
+	"ended": `{"id":"evt_01920000-0000-7000-8000-000000000000","type":"session.llm.ended","durable":{"aggregateId":"ses_01920000-0000-7000-8000-000000000000","seq":13,"version":1},"data":{"timestamp":1767225600000,"sessionId":"ses_01920000-0000-7000-8000-000000000000","messageId":"01920000-0000-7000-8000-000000000000","message":{"id":"01920000-0000-7000-8000-000000000000","role":"assistant","state":"draft","parts":[{"type":"toolCall","callID":"call_00000009","name":"bash","arguments":"{\"command\":\"echo step-3\"}","state":"pending"}],"provider":"mock","protocol":"openai-compatible","model":"mock-model","stopReason":"toolUse","usage":{"input":100,"output":10,"cacheRead":0,"cacheWrite":0,"totalTokens":110,"cost":{"input":0,"output":0,"cacheRead":0,"cacheWrite":0,"total":0}},"timestamp":1767225600000},"reason":"toolUse"}}`,
+}
+
+func BenchmarkDecodeEvent(b *testing.B) {
+	for name, e := range benchEvents {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(e)))
+			for b.Loop() {
+				if _, err := DecodeEvent(json.RawMessage(e)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkEncodeEvent(b *testing.B) {
+	for name, s := range benchEvents {
+		b.Run(name, func(b *testing.B) {
+			e, err := DecodeEvent(json.RawMessage(s))
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			b.SetBytes(int64(len(s)))
+			for b.Loop() {
+				if _, err := EncodeEvent(e); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 func TestNothingIsTheResultOfMethodsWithoutOne(t *testing.T) {
 	if b, err := Encode(nil); err != nil || string(b) != "null" {
 		t.Errorf("got %s, %v", b, err)

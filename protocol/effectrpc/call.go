@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"codework/protocol/rawjson"
 )
 
 const (
@@ -78,7 +80,7 @@ func (c *Call) DieUnknownMethod() { c.Die("Unknown request tag: " + shorten(c.me
 
 func (c *Call) answer(kind exitKind, body json.RawMessage) {
 	switch {
-	case len(body) > 0 && !json.Valid(body):
+	case len(body) > 0 && !rawjson.Valid(body):
 		kind, body = exitDie, quote("Failed to encode response of "+shorten(c.method)+": not JSON")
 	case len(body)+len(c.id)+frameOverhead > maxFrameBytes:
 		kind, body = exitDie, quote("Failed to encode response of "+shorten(c.method)+": too long for a frame")
@@ -241,7 +243,7 @@ func exitFor(err error) exit {
 	switch {
 	case errors.Is(err, io.EOF):
 		return exit{kind: exitSuccess, body: json.RawMessage("null")}
-	case errors.As(err, &failure) && json.Valid(failure.Body):
+	case errors.As(err, &failure) && rawjson.Valid(failure.Body):
 		return exit{kind: exitFail, body: oneLine(failure.Body)}
 	case errors.As(err, &defect):
 		return dying(defect)

@@ -3,6 +3,8 @@ package effectrpc
 import (
 	"bytes"
 	"encoding/json"
+
+	"codework/protocol/rawjson"
 )
 
 // RemoteError is an error that a method declares: an object with its own _tag
@@ -43,14 +45,11 @@ func (d *Defect) encode() json.RawMessage {
 // parseRemoteError reads the error of a Fail.
 func parseRemoteError(body json.RawMessage) *RemoteError {
 	e := &RemoteError{Body: body}
-	if body == nil {
-		return e
-	}
-	members(body, func(key []byte, value json.RawMessage) {
-		if string(key) == "_tag" && isString(value) {
-			e.Tag = string(stringBytes(value))
+	for o := rawjson.Members(body); o.Next(); {
+		if tag, ok := rawjson.Text(o.Value); ok && string(o.Key) == "_tag" {
+			e.Tag = tag
 		}
-	})
+	}
 	return e
 }
 
@@ -58,23 +57,21 @@ func parseRemoteError(body json.RawMessage) *RemoteError {
 // message is kept as its JSON.
 func parseDefect(body json.RawMessage) *Defect {
 	d := &Defect{Message: string(bytes.TrimSpace(body))}
-	if body == nil {
+	if text, ok := rawjson.Text(body); ok {
+		d.Message = text
 		return d
 	}
-	if isString(body) {
-		d.Message = string(stringBytes(body))
-		return d
-	}
-	members(body, func(key []byte, value json.RawMessage) {
-		if !isString(value) {
-			return
+	for o := rawjson.Members(body); o.Next(); {
+		text, ok := rawjson.Text(o.Value)
+		if !ok {
+			continue
 		}
-		switch string(key) {
+		switch string(o.Key) {
 		case "name":
-			d.Name = string(stringBytes(value))
+			d.Name = text
 		case "message":
-			d.Message = string(stringBytes(value))
+			d.Message = text
 		}
-	})
+	}
 	return d
 }

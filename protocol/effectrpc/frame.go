@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"unicode/utf8"
+
+	"codework/protocol/rawjson"
 )
 
 // maxIDBytes bounds a request id: it is echoed in every frame of its call, and
@@ -80,20 +82,24 @@ func (e *badFrame) Error() string { return e.text }
 // errMalformed is what a line that is not JSON is wrapped in.
 var errMalformed = errors.New("malformed JSON")
 
+// malformed says what is wrong with a line, in the words of encoding/json.
+func malformed(line []byte) error {
+	var v json.RawMessage
+	return fmt.Errorf("%w: %w", errMalformed, json.Unmarshal(line, &v))
+}
+
 // parseFrame reads one line. The frame aliases it. The errors are errMalformed,
-// wrapped, and *badFrame.
+// wrapped, and *badFrame. Only the few levels that belong to the protocol are cut
+// apart; keys count as they are spelled.
 func parseFrame(line []byte) (frame, error) {
 	if !utf8.Valid(line) {
 		return frame{}, fmt.Errorf("%w: invalid UTF-8", errMalformed)
 	}
-	if !json.Valid(line) {
-		var v json.RawMessage
-		return frame{}, fmt.Errorf("%w: %w", errMalformed, json.Unmarshal(line, &v))
-	}
 	var f frame
 	var tag, id, requestID, method, exit json.RawMessage
-	object := members(line, func(key []byte, value json.RawMessage) {
-		switch string(key) {
+	members := rawjson.Members(line)
+	for members.Next() {
+		switch value := members.Value; string(members.Key) {
 		case "_tag":
 			tag = value
 		case "id":
@@ -109,34 +115,37 @@ func parseFrame(line []byte) (frame, error) {
 		case "isNotification":
 			f.notification = string(value) == "true"
 		case "values":
-			f.values, _ = elements(value)
+			f.values = elements(value)
 		case "exit":
 			exit = value
 		case "defect":
 			f.defect = value
 		}
-	})
-	if !object || !isString(tag) {
-		return frame{}, &badFrame{"Unknown request tag: " + shorten(string(tag))}
 	}
-	f.kind = kinds[string(stringBytes(tag))]
+	if members.Err() == rawjson.ErrMalformed {
+		return frame{}, malformed(line)
+	}
+	name, named := rawjson.Text(tag)
+	if f.kind = kinds[name]; f.kind == kindUnknown {
+		if !named {
+			name = string(tag)
+		}
+		return frame{}, &badFrame{"Unknown request tag: " + shorten(name)}
+	}
 	switch f.kind {
-	case kindUnknown:
-		return frame{}, &badFrame{"Unknown request tag: " + shorten(string(stringBytes(tag)))}
 	case kindRequest:
 		f.id = id
 		if !isString(id) && !isNumber(id) || len(id) > maxIDBytes {
 			return frame{}, &badFrame{"Invalid request id: " + shorten(string(id))}
 		}
-		if isString(method) {
-			f.method = string(stringBytes(method))
-		}
+		f.method, _ = rawjson.Text(method)
 		if string(f.payload) == "null" {
 			f.payload = nil
 		}
 	case kindExit:
 		f.id = requestID
-		if f.exit, object = parseExit(exit); !object {
+		var ok bool
+		if f.exit, ok = parseExit(exit); !ok {
 			return frame{}, &badFrame{"Exit without a result"}
 		}
 	default:
@@ -145,24 +154,30 @@ func parseFrame(line []byte) (frame, error) {
 	return f, nil
 }
 
+// elements returns the values of an array, none of anything else.
+func elements(value json.RawMessage) []json.RawMessage {
+	all, err := rawjson.Elements(value)
+	if err != nil {
+		return nil
+	}
+	return all
+}
+
 // parseExit reads the exit of an Exit frame. Of several reasons the one that
 // says most counts: a typed error, then a defect, then an interruption.
 func parseExit(src json.RawMessage) (exit, bool) {
-	if src == nil {
-		return exit{}, false
-	}
 	var tag string
 	var value, cause json.RawMessage
-	members(src, func(key []byte, v json.RawMessage) {
-		switch string(key) {
+	for o := rawjson.Members(src); o.Next(); {
+		switch string(o.Key) {
 		case "_tag":
-			tag = string(v)
+			tag = string(o.Value)
 		case "value":
-			value = v
+			value = o.Value
 		case "cause":
-			cause = v
+			cause = o.Value
 		}
-	})
+	}
 	switch tag {
 	case `"Success"`:
 		return exit{kind: exitSuccess, body: value}, true
@@ -171,23 +186,19 @@ func parseExit(src json.RawMessage) (exit, bool) {
 		return exit{}, false
 	}
 	best := exit{kind: exitInterrupt}
-	if cause == nil {
-		return best, true
-	}
-	reasons, _ := elements(cause)
-	for _, reason := range reasons {
+	for _, reason := range elements(cause) {
 		var tag string
 		var failure, defect json.RawMessage
-		members(reason, func(key []byte, v json.RawMessage) {
-			switch string(key) {
+		for o := rawjson.Members(reason); o.Next(); {
+			switch string(o.Key) {
 			case "_tag":
-				tag = string(v)
+				tag = string(o.Value)
 			case "error":
-				failure = v
+				failure = o.Value
 			case "defect":
-				defect = v
+				defect = o.Value
 			}
-		})
+		}
 		switch {
 		case tag == `"Fail"` && best.kind != exitFail:
 			best = exit{kind: exitFail, body: failure}

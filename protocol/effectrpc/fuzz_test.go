@@ -78,8 +78,8 @@ func FuzzLines(f *testing.F) {
 }
 
 // FuzzFrame: parsing never panics; it agrees with encoding/json on what is
-// malformed and on every member that it cuts out; and a frame that was parsed
-// survives being written and parsed again.
+// malformed; every part of a frame is JSON; and a frame that was parsed survives
+// being written and parsed again.
 func FuzzFrame(f *testing.F) {
 	for _, s := range frameSeeds {
 		f.Add([]byte(s))
@@ -92,31 +92,6 @@ func FuzzFrame(f *testing.F) {
 		}
 		if !valid {
 			return
-		}
-		var object map[string]json.RawMessage
-		isObject := json.Unmarshal(line, &object) == nil && object != nil
-		seen := map[string]json.RawMessage{}
-		if members(line, func(key []byte, value json.RawMessage) { seen[string(key)] = value }) != isObject {
-			t.Fatalf("object: %v", isObject)
-		}
-		if len(seen) != len(object) {
-			t.Fatalf("%d members, want %d", len(seen), len(object))
-		}
-		for key, value := range object {
-			if !bytes.Equal(seen[key], value) {
-				t.Fatalf("member %q is %q, want %q", key, seen[key], value)
-			}
-		}
-		var array []json.RawMessage
-		isArray := json.Unmarshal(line, &array) == nil && array != nil
-		values, ok := elements(line)
-		if ok != isArray || len(values) != len(array) {
-			t.Fatalf("array %v of %d, want %v of %d", ok, len(values), isArray, len(array))
-		}
-		for i, value := range array {
-			if !bytes.Equal(values[i], value) {
-				t.Fatalf("element %d is %q, want %q", i, values[i], value)
-			}
 		}
 		if err != nil {
 			return
@@ -137,6 +112,9 @@ func FuzzFrame(f *testing.F) {
 			parts = append(parts, &got.values[i])
 		}
 		for _, part := range parts {
+			if *part != nil && !json.Valid(*part) {
+				t.Fatalf("cut out %q", *part)
+			}
 			*part = oneLine(*part)
 		}
 		wire := got.appendTo(nil)

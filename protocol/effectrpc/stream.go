@@ -94,7 +94,11 @@ func (s *Stream) receive(values []json.RawMessage) {
 	if s.err != nil {
 		return
 	}
-	s.values = append(s.values, values...)
+	if len(s.values) == 0 {
+		s.values = values
+	} else {
+		s.values = append(s.values, values...)
+	}
 	for _, v := range values {
 		s.bytes += len(v)
 	}
