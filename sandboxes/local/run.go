@@ -115,7 +115,11 @@ func (m *mount) run(ctx context.Context, c sandboxes.Command, job supervisor.Job
 
 	pipes.read()
 	eof := pipes.deliver(p.Exited(), out.take, func() {
-		// When it ended by itself, what it left behind stays.
+		// When it ended by itself, what it left behind stays. Closing the mount
+		// kills it, too, and may be faster than the watch above.
+		if m.ctx.Err() != nil {
+			fate.CompareAndSwap(running, killed)
+		}
 		if _, err := p.Result(); err != nil || !fate.CompareAndSwap(running, exited) {
 			<-p.Gone()
 		}
