@@ -37,9 +37,6 @@ const pluginMode = "ACTORS_TEST_PLUGIN"
 // servePlugin does what the test binary was started for, if that is not to
 // run tests.
 func servePlugin() bool {
-	if handled, code := supervisor.Main(os.Args); handled {
-		os.Exit(code)
-	}
 	mode := os.Getenv(pluginMode)
 	if mode == "" {
 		return false

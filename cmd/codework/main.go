@@ -19,15 +19,11 @@ import (
 	"codework/sandboxes/agent"
 	"codework/sandboxes/container"
 	"codework/sandboxes/isolated"
-	"codework/sandboxes/supervisor"
 )
 
 func main() {
-	// The same program supervises the commands of a sandbox.
-	if handled, code := supervisor.Main(os.Args); handled {
-		os.Exit(code)
-	}
-	// It is what becomes a sandbox, and what serves the inside of one.
+	// The same program is what becomes a sandbox, and what serves the inside of
+	// one. Where it supervises the commands of one, it does not come here.
 	if handled, code := isolated.Main(os.Args); handled {
 		os.Exit(code)
 	}

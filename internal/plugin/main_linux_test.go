@@ -26,9 +26,6 @@ import (
 const modeVariable = "PLUGIN_TEST_MODE"
 
 func TestMain(m *testing.M) {
-	if handled, code := supervisor.Main(os.Args); handled {
-		os.Exit(code)
-	}
 	if mode := os.Getenv(modeVariable); mode != "" {
 		serve(mode)
 		os.Exit(0)

@@ -35,7 +35,7 @@ func Args(o ServeOptions) []string {
 }
 
 // Main serves the hidden mode of the binary and must be called first thing in
-// main, with os.Args, beside supervisor.Main. The agent talks over standard
+// main, with os.Args. The agent talks over standard
 // input and output and reports trouble on standard error. When handled is false
 // the arguments are somebody else's; else the process has done its work and
 // exits with code.

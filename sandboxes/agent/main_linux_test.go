@@ -16,15 +16,11 @@ import (
 
 	"codework/sandboxes"
 	"codework/sandboxes/local"
-	"codework/sandboxes/supervisor"
 )
 
 func TestMain(m *testing.M) {
-	if handled, code := supervisor.Main(os.Args); handled {
-		syscall.Exit(code) // os.Exit takes a second under the race detector
-	}
 	if handled, code := Main(os.Args); handled {
-		syscall.Exit(code)
+		syscall.Exit(code) // os.Exit takes a second under the race detector
 	}
 	goleak.VerifyTestMain(m)
 }

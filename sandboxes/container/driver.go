@@ -51,8 +51,8 @@ type Options struct {
 	// to; it is created if missing and may be shared by several processes.
 	Cache string
 	// Executable is the program that containers run: for Linux, linked
-	// statically, with a main that calls Main of this package, agent.Main and
-	// supervisor.Main. "" is the running one.
+	// statically, with a main that calls Main of this package and agent.Main.
+	// "" is the running one.
 	Executable string
 	// Log receives what is worth knowing; nil drops it.
 	Log *slog.Logger

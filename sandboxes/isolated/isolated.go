@@ -26,8 +26,8 @@ const (
 type Options struct {
 	// StateDir is where caches of sandboxes are kept; it is made if missing.
 	StateDir string
-	// Executable is the program whose main calls Main, agent.Main and
-	// supervisor.Main; "" is the running one.
+	// Executable is the program whose main calls Main and agent.Main; ""
+	// is the running one.
 	Executable string
 	// Hide are files and folders that no sandbox may read, such as the
 	// server's own home. What does not exist is left out.

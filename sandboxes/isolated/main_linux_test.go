@@ -16,13 +16,12 @@ import (
 	"codework/integration/peer"
 	"codework/sandboxes"
 	"codework/sandboxes/agent"
-	"codework/sandboxes/supervisor"
 )
 
 var bg = context.Background()
 
 func TestMain(m *testing.M) {
-	for _, mode := range []func([]string) (bool, int){supervisor.Main, agent.Main, Main} {
+	for _, mode := range []func([]string) (bool, int){agent.Main, Main} {
 		if handled, code := mode(os.Args); handled {
 			syscall.Exit(code) // os.Exit takes a second under the race detector
 		}

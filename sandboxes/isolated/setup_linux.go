@@ -31,7 +31,7 @@ const (
 const ownExe = "/proc/self/exe"
 
 // Main serves the hidden mode of the binary and must be called first thing in
-// main, with os.Args, beside supervisor.Main. When handled is false the
+// main, with os.Args. When handled is false the
 // arguments are somebody else's; else the process could not become a sandbox
 // and exits with code.
 func Main(args []string) (handled bool, code int) {

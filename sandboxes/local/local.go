@@ -50,8 +50,8 @@ type Options struct {
 	// ID is what commands find in CODEWORK_SANDBOX and errors name; "" is that
 	// of the host.
 	ID string
-	// Executable is the program whose main calls supervisor.Main; "" is the
-	// running one.
+	// Executable is a program that imports package supervisor; "" is the running
+	// one.
 	Executable string
 	// StateDir is where scratch folders are made; it is created if missing.
 	// Several processes may share it.

@@ -20,7 +20,7 @@ const Name = "ssh"
 // Options are what the driver needs to know.
 type Options struct {
 	// Executable is the program that is brought to hosts, one whose main calls
-	// agent.Main and supervisor.Main; "" is the running one. It must need no
+	// agent.Main; "" is the running one. It must need no
 	// libraries of the system.
 	Executable string
 	// Log receives what is worth knowing; nil drops it.

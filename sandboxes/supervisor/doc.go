@@ -4,7 +4,7 @@
 // # Shape
 //
 // On Linux the server starts one supervisor per sandbox: its own binary again,
-// in a hidden mode. The supervisor starts runners, and a runner runs one
+// in a hidden mode (package modes). The supervisor starts runners, and a runner runs one
 // command at a time:
 //
 //	server ── supervisor ──┬── runner ── command and all it starts

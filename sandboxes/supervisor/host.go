@@ -5,27 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"time"
-)
-
-// Arguments of the hidden modes of the binary.
-const (
-	supervisorArg = "__sandbox-supervisor"
-	runnerArg     = "__sandbox-runner"
-)
-
-const (
-	// termGrace is what a tree gets between TERM and KILL: enough for a package
-	// manager to release its lock, short for a person who waits. It is never
-	// extended.
-	termGrace = time.Second
-	// gonePatience is when a runner that was told to end its tree counts as
-	// stuck (stopped by its own command, say): the grace and time to sweep.
-	gonePatience = termGrace + 250*time.Millisecond
-	// sweepPatience is the same for a supervisor that was told to end a runner.
-	// With gonePatience it leaves the last sweep half a second of the two in
-	// which everything ends.
-	sweepPatience = 250 * time.Millisecond
 )
 
 var (
@@ -38,7 +17,7 @@ var (
 
 // Options say how to start supervisors.
 type Options struct {
-	// Executable is the program whose main calls Main; "" is the running one.
+	// Executable is a program that imports this package; "" is the running one.
 	Executable string
 	// Log receives what is worth knowing about lost processes; nil drops it.
 	Log *slog.Logger

@@ -16,10 +16,16 @@ import (
 	"syscall"
 	"time"
 
+	"codework/sandboxes/supervisor/modes"
+
 	"golang.org/x/sys/unix"
 )
 
 const (
+	// sweepPatience is when a supervisor that was told to end a runner counts as
+	// stuck. With modes.GonePatience it leaves the last sweep half a second of the
+	// two in which everything ends.
+	sweepPatience = 250 * time.Millisecond
 	// maxIdle is how many runners wait for a command at most; one costs a few
 	// MiB. Three serve what models usually ask for in one message.
 	maxIdle = 3
@@ -55,7 +61,7 @@ type Host struct {
 // NewHost starts nothing yet.
 func NewHost(opt Options) *Host {
 	if opt.Executable == "" {
-		opt.Executable = ownExe
+		opt.Executable = modes.OwnExe
 	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -70,8 +76,8 @@ func (h *Host) Start(j Job) (*Process, error) {
 	if len(j.Path) == 0 || len(j.Argv) == 0 {
 		return nil, &StartError{Path: j.Path, Err: syscall.EINVAL}
 	}
-	body := encodeJob(j)
-	if len(body) > maxBody {
+	body := modes.EncodeJob(modes.Job{Path: j.Path, Argv: j.Argv, Env: j.Env, Dir: j.Dir, Umask: j.Umask})
+	if len(body) > modes.MaxBody {
 		return nil, &StartError{Path: j.Path, Err: syscall.E2BIG}
 	}
 	fds := []int{int(j.Stdout.Fd()), int(j.Stderr.Fd())}
@@ -164,13 +170,13 @@ func newCrew(opt Options) (*crew, error) {
 		return nil, fmt.Errorf("start sandbox supervisor: %w", err)
 	}
 	defer peer.Close()
-	mark := markBase + uint64(rand.Uint32())
+	mark := modes.MarkBase + uint64(rand.Uint32())
 	cmd := &exec.Cmd{
 		Path:        opt.Executable,
-		Args:        []string{os.Args[0], supervisorArg, strconv.FormatUint(mark, 10)},
-		Env:         bareEnv,
+		Args:        []string{os.Args[0], modes.SupervisorArg, strconv.FormatUint(mark, 10)},
+		Env:         modes.BareEnv,
 		Dir:         "/",
-		ExtraFiles:  []*os.File{peer}, // controlFD
+		ExtraFiles:  []*os.File{peer}, // descriptor 3, as the modes expect
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := cmd.Start(); err != nil {
@@ -213,11 +219,11 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 }
 
 // post sends a frame, descriptors with its first byte.
-func post(c *net.UnixConn, f frame, rights []byte) error {
+func post(c *net.UnixConn, f modes.Frame, rights []byte) error {
 	if err := c.SetWriteDeadline(time.Now().Add(sendPatience)); err != nil {
 		return err
 	}
-	b := f.encode()
+	b := f.Encode()
 	n, _, err := c.WriteMsgUnix(b, rights, nil)
 	if err == nil && n < len(b) {
 		_, err = c.Write(b[n:])
@@ -245,7 +251,7 @@ func (c *crew) run(path string, body, rights []byte) (*Process, error) {
 	job := w.job
 	p.kill = func() { c.kill(w, job) }
 	c.mu.Unlock()
-	if err := post(w.conn, frame{kindRun, job, body}, rights); err != nil {
+	if err := post(w.conn, modes.Frame{Kind: modes.KindRun, ID: job, Body: body}, rights); err != nil {
 		// Killed while it was idle, most likely. A part of the job may have
 		// arrived; closing ends whatever came of it.
 		w.conn.Close()
@@ -303,7 +309,7 @@ func (c *crew) spawn() (*worker, error) {
 	defer far.Close()
 	c.next++
 	w := &worker{id: c.next, conn: conn}
-	if err := post(c.conn, frame{kindSpawn, w.id, nil}, unix.UnixRights(int(far.Fd()))); err != nil {
+	if err := post(c.conn, modes.Frame{Kind: modes.KindSpawn, ID: w.id}, unix.UnixRights(int(far.Fd()))); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("start runner: %w", err)
 	}
@@ -315,7 +321,7 @@ func (c *crew) spawn() (*worker, error) {
 // hear reads what a runner says until its end.
 func (c *crew) hear(w *worker) {
 	for {
-		f, err := readFrame(w.conn)
+		f, err := modes.ReadFrame(w.conn)
 		if err != nil {
 			c.lost(w)
 			return
@@ -327,16 +333,16 @@ func (c *crew) hear(w *worker) {
 	}
 }
 
-func (c *crew) handle(w *worker, f frame) error {
+func (c *crew) handle(w *worker, f modes.Frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := w.proc
-	if p == nil || f.id != w.job {
-		return errFrame
+	if p == nil || f.ID != w.job {
+		return modes.ErrFrame
 	}
-	switch f.kind {
-	case kindEnded:
-		wait, left, err := decodeEnded(f.body)
+	switch f.Kind {
+	case modes.KindEnded:
+		wait, left, err := modes.DecodeEnded(f.Body)
 		if err != nil {
 			return err
 		}
@@ -344,15 +350,15 @@ func (c *crew) handle(w *worker, f frame) error {
 		if left {
 			return nil
 		}
-	case kindFailed:
-		errno, dir, err := decodeFailed(f.body)
+	case modes.KindFailed:
+		errno, dir, err := modes.DecodeFailed(f.Body)
 		if err != nil {
 			return err
 		}
 		p.settle(Status{}, &StartError{Path: w.path, Dir: dir, Err: syscall.Errno(errno)}, true)
-	case kindEmpty:
+	case modes.KindEmpty:
 	default:
-		return errFrame
+		return modes.ErrFrame
 	}
 	c.finish(w)
 	if !c.dead && len(c.idle) < maxIdle {
@@ -403,10 +409,10 @@ func (c *crew) kill(w *worker, job uint32) {
 	if w.proc == nil || w.job != job || len(w.timers) > 0 {
 		return
 	}
-	c.killHarder(w, w.proc, gonePatience)
+	c.killHarder(w, w.proc, modes.GonePatience)
 	go func() {
 		// Not under the lock: a runner that was stopped does not read.
-		_ = post(w.conn, frame{kindKill, job, nil}, nil)
+		_ = post(w.conn, modes.Frame{Kind: modes.KindKill, ID: job}, nil)
 	}()
 }
 
@@ -417,7 +423,7 @@ func (c *crew) killHarder(w *worker, p *Process, after time.Duration) {
 		time.AfterFunc(after, func() {
 			if c.still(w, p) {
 				c.wake()
-				_ = post(c.conn, frame{kindKill, w.id, nil}, nil)
+				_ = post(c.conn, modes.Frame{Kind: modes.KindKill, ID: w.id}, nil)
 			}
 		}),
 		time.AfterFunc(after+sweepPatience, func() {
@@ -440,10 +446,10 @@ func (c *crew) still(w *worker, p *Process) bool {
 // listen reads what the supervisor says until its end.
 func (c *crew) listen() {
 	for {
-		f, err := readFrame(c.conn)
-		if err != nil || f.kind != kindGone {
+		f, err := modes.ReadFrame(c.conn)
+		if err != nil || f.Kind != modes.KindGone {
 			if err == nil {
-				err = errFrame
+				err = modes.ErrFrame
 			}
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 				c.log.Warn("sandbox supervisor", "error", err)
@@ -458,18 +464,18 @@ func (c *crew) listen() {
 
 // gone is called when the supervisor says that nothing of a runner is left, or
 // that it could not be started.
-func (c *crew) gone(f frame) {
+func (c *crew) gone(f modes.Frame) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.runners[f.id]
-	delete(c.runners, f.id)
+	w := c.runners[f.ID]
+	delete(c.runners, f.ID)
 	if w == nil {
 		return
 	}
-	if len(f.body) > 0 {
-		c.log.Warn("start runner", "error", string(f.body))
+	if len(f.Body) > 0 {
+		c.log.Warn("start runner", "error", string(f.Body))
 		if w.proc != nil {
-			w.proc.settle(Status{}, fmt.Errorf("start runner: %s", f.body), true)
+			w.proc.settle(Status{}, fmt.Errorf("start runner: %s", f.Body), true)
 		}
 	}
 	c.finish(w)
@@ -490,7 +496,7 @@ func (c *crew) close() {
 		w.conn.Close()
 	}
 	c.wake()
-	c.hard = time.AfterFunc(gonePatience+sweepPatience, func() { _ = c.cmd.Process.Kill() })
+	c.hard = time.AfterFunc(modes.GonePatience+sweepPatience, func() { _ = c.cmd.Process.Kill() })
 }
 
 // bury waits for the supervisor's end and sweeps what the server adopted.
@@ -520,7 +526,7 @@ func (c *crew) bury(read <-chan struct{}) {
 // called when the supervisor, which carries it too, has been waited for.
 func (c *crew) sweep() {
 	adopted := func(visit func(int)) {
-		eachOwnChild(func(pid int) {
+		modes.EachOwnChild(func(pid int) {
 			if hasMark(pid, c.mark) {
 				visit(pid)
 			}
@@ -528,11 +534,11 @@ func (c *crew) sweep() {
 	}
 	start := time.Now()
 	for clean := 0; clean < serverLooks; {
-		strike(adopted)
+		modes.Strike(adopted)
 		// Others wait for children of this process too, which makes the
 		// kernel's list skip some; the table of all processes does not.
 		var left []int
-		for _, pid := range parents()[os.Getpid()] {
+		for _, pid := range modes.Parents()[os.Getpid()] {
 			if hasMark(pid, c.mark) {
 				left = append(left, pid)
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
@@ -541,7 +547,7 @@ func (c *crew) sweep() {
 		clean++
 		if len(left) > 0 {
 			clean = 0
-			if beyond(left, time.Since(start)) {
+			if modes.Beyond(left, time.Since(start)) {
 				c.log.Warn("processes of commands cannot be ended", "pids", left)
 				return
 			}
@@ -549,3 +555,7 @@ func (c *crew) sweep() {
 		time.Sleep(serverPause)
 	}
 }
+
+// Subreaper makes this process the one that adopts the orphans among its
+// descendants. They are not reaped by that: see Host.
+func Subreaper() error { return modes.Subreaper() }

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"codework/sandboxes/supervisor/modes"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -72,6 +74,16 @@ func wait(t *testing.T, what string, c <-chan struct{}) {
 	case <-c:
 	case <-time.After(20 * time.Second):
 		t.Fatal("never happened: " + what)
+	}
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("never happened: " + what)
+		}
 	}
 }
 
@@ -171,7 +183,7 @@ func TestStartErrors(t *testing.T) {
 			t.Errorf("%s in %s: %v", c.job.Path, c.job.Dir, err)
 		}
 	}
-	for _, job := range []Job{{}, {Path: "/bin/sh"}, {Path: "/bin/sh", Argv: []string{"x", strings.Repeat("x", maxBody)}}} {
+	for _, job := range []Job{{}, {Path: "/bin/sh"}, {Path: "/bin/sh", Argv: []string{"x", strings.Repeat("x", modes.MaxBody)}}} {
 		job.Stdout, job.Stderr = null, null
 		var se *StartError
 		if _, err := h.Start(job); !errors.As(err, &se) {
@@ -223,7 +235,7 @@ func TestRunnerThatIsGoneGetsNoCommand(t *testing.T) {
 	defer far.Close()
 	w := &worker{id: 7, conn: near}
 	c := &crew{log: slog.New(slog.DiscardHandler), runners: map[uint32]*worker{7: w}, idle: []*worker{w}}
-	c.gone(frame{kindGone, 7, nil})
+	c.gone(modes.Frame{Kind: modes.KindGone, ID: 7})
 	if len(c.idle) > 0 || len(c.runners) > 0 {
 		t.Errorf("still there: %v idle, %v known", c.idle, c.runners)
 	}
@@ -296,7 +308,7 @@ func TestServerTakesNobodyElsesChild(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if left := ownChildren(); len(left) > 0 {
+	if left := modes.OwnChildren(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -338,7 +350,7 @@ func TestCloseDuringStartsLeavesNothing(t *testing.T) {
 			t.Error(err)
 		}
 		wg.Wait()
-		if left := ownChildren(); len(left) > 0 {
+		if left := modes.OwnChildren(); len(left) > 0 {
 			t.Fatalf("left: %v", left)
 		}
 	}
@@ -362,12 +374,12 @@ func TestCloseGivesUpWithItsContextButEndsAll(t *testing.T) {
 // TestEndOfFileEndsEverything talks to the hidden mode itself: garbage and end
 // of file both end it.
 func TestEndOfFileEndsEverything(t *testing.T) {
-	for _, last := range []string{"", "garbage that is longer than a header", string(frame{kindKill, 99, nil}.encode())} {
+	for _, last := range []string{"", "garbage that is longer than a header", string(modes.Frame{Kind: modes.KindKill, ID: 99}.Encode())} {
 		conn, peer, err := socketPair()
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command("/proc/self/exe", supervisorArg, "1")
+		cmd := exec.Command("/proc/self/exe", modes.SupervisorArg, "1")
 		cmd.ExtraFiles = []*os.File{peer}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -386,21 +398,20 @@ func TestEndOfFileEndsEverything(t *testing.T) {
 	}
 }
 
-func TestMainKnowsItsOwnArgumentsOnly(t *testing.T) {
-	for _, args := range [][]string{nil, {"x"}, {"x", "serve"}, {"x", "--", supervisorArg}} {
-		if handled, _ := Main(args); handled {
-			t.Errorf("%q", args)
+// A process that has no mode goes on to main, one that has a mode never does.
+func TestModesKnowTheirOwnArgumentsOnly(t *testing.T) {
+	for _, args := range [][]string{nil, {"serve"}, {"--", modes.SupervisorArg}} {
+		// The test's own main answers to -test.list with the names it has.
+		out, err := exec.Command("/proc/self/exe", append([]string{"-test.list=^TestStatusOf$"}, args...)...).CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(out), "TestStatusOf\n") {
+			t.Errorf("%q: %v, %s", args, err, out)
 		}
 	}
-	for _, args := range [][]string{{"x", supervisorArg}, {"x", supervisorArg, "y"}, {"x", supervisorArg, "1", "2"}} {
-		if handled, code := Main(args); !handled || code == 0 {
-			t.Errorf("%q", args)
-		}
-	}
-	// Without a control socket neither mode stays.
-	for _, args := range [][]string{{supervisorArg, "1"}, {runnerArg}} {
-		if err := exec.Command("/proc/self/exe", args...).Run(); err == nil {
-			t.Errorf("%q ran", args)
+	// Wrong arguments, or no control socket.
+	for _, args := range [][]string{{modes.SupervisorArg}, {modes.SupervisorArg, "y"}, {modes.SupervisorArg, "1", "2"}, {modes.SupervisorArg, "1"}, {modes.RunnerArg}} {
+		out, err := exec.Command("/proc/self/exe", args...).CombinedOutput()
+		if err == nil || len(out) > 0 {
+			t.Errorf("%q: %v, %s", args, err, out)
 		}
 	}
 }

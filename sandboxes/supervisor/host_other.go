@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"codework/sandboxes/supervisor/modes"
 )
 
 // groupPause is how often a group with background jobs is asked whether it is
@@ -56,7 +58,7 @@ func (h *Host) Start(j Job) (*Process, error) {
 				g.ask()
 				select {
 				case <-p.gone:
-				case <-time.After(termGrace):
+				case <-time.After(modes.TermGrace):
 					g.kill()
 				}
 			}()

@@ -7,11 +7,10 @@ import (
 
 	"codework/sandboxes/agent"
 	"codework/sandboxes/container"
-	"codework/sandboxes/supervisor"
 )
 
 func main() {
-	for _, mode := range []func([]string) (bool, int){supervisor.Main, container.Main, agent.Main} {
+	for _, mode := range []func([]string) (bool, int){container.Main, agent.Main} {
 		if handled, code := mode(os.Args); handled {
 			os.Exit(code)
 		}

@@ -8,13 +8,9 @@ import (
 	"os"
 
 	"codework/sandboxes/agent"
-	"codework/sandboxes/supervisor"
 )
 
 func main() {
-	if handled, code := supervisor.Main(os.Args); handled {
-		os.Exit(code)
-	}
 	if handled, code := agent.Main(os.Args); handled {
 		os.Exit(code)
 	}

@@ -1,11 +1,9 @@
-package supervisor
+package modes
 
 import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -32,10 +30,10 @@ func TestBothWaysToListChildrenAgree(t *testing.T) {
 	}
 	defer func() {
 		var list []int
-		strike(func(visit func(int)) { visit(cmd.Process.Pid) })
+		Strike(func(visit func(int)) { visit(cmd.Process.Pid) })
 		_ = cmd.Wait()
 		eventually(t, "the orphans are reaped", func() bool {
-			list = ownChildren()
+			list = OwnChildren()
 			for _, pid := range list {
 				if p, err := os.FindProcess(pid); err == nil {
 					_, _ = p.Wait()
@@ -45,7 +43,7 @@ func TestBothWaysToListChildrenAgree(t *testing.T) {
 		})
 	}()
 	eventually(t, "all are there", func() bool { return len(forest([]int{cmd.Process.Pid})) == 5 })
-	table := parents()
+	table := Parents()
 	for _, pid := range append(forest([]int{cmd.Process.Pid}), os.Getpid()) {
 		got, want := childrenOf(pid), slices.Clone(table[pid])
 		slices.Sort(got)
@@ -57,40 +55,5 @@ func TestBothWaysToListChildrenAgree(t *testing.T) {
 	all := forest([]int{cmd.Process.Pid})
 	if all[0] != cmd.Process.Pid {
 		t.Errorf("the parent comes first: %v", all)
-	}
-}
-
-func TestMarkIsInheritedAndFound(t *testing.T) {
-	const mark = markBase + 42
-	cmd := exec.Command("bash", "-c", "ulimit -R "+strconv.Itoa(mark)+"; env -i setsid sleep 60; exit")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	pid := cmd.Process.Pid
-	defer func() {
-		strike(func(visit func(int)) { visit(pid) })
-		_ = cmd.Wait()
-		for _, pid := range ownChildren() {
-			p, _ := os.FindProcess(pid)
-			_, _ = p.Wait()
-		}
-	}()
-	eventually(t, "sleep runs", func() bool { return len(childrenOf(pid)) == 1 })
-	child := childrenOf(pid)[0]
-	for _, p := range []int{pid, child} {
-		if !hasMark(p, mark) || hasMark(p, mark+1) {
-			t.Errorf("%d", p)
-		}
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/limits")
-		if err != nil || markInLimits(b) != strconv.Itoa(mark) {
-			t.Errorf("%q %v", b, err)
-		}
-	}
-	if hasMark(os.Getpid(), mark) || hasMark(1<<22+1, mark) {
-		t.Error("found where it is not")
-	}
-	b, err := os.ReadFile("/proc/self/limits")
-	if err != nil || !strings.Contains(string(b), "Max realtime timeout") {
-		t.Error("the kernel names the limit otherwise", err)
 	}
 }

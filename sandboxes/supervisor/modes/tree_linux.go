@@ -1,12 +1,10 @@
-package supervisor
+package modes
 
 import (
 	"os"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // sweepPause is the wait between two strikes: time for killed processes to
@@ -67,10 +65,11 @@ func (t *tree) start(fork func() (int, error), then func(pid int)) error {
 
 // reap waits for children for ever.
 func (t *tree) reap() {
+	const ofAll = 0 // P_ALL
 	for {
 		// Only look: the child is taken below, under the lock.
-		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err == unix.EINTR {
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, ofAll, 0, 0, syscall.WEXITED|syscall.WNOWAIT, 0, 0)
+		if errno == syscall.EINTR {
 			continue
 		}
 		t.mu.Lock()
@@ -122,7 +121,7 @@ func (t *tree) end(which <-chan struct{}, grace time.Duration) bool {
 	defer t.ending.Unlock()
 	t.mu.Lock()
 	if t.empty == which && t.busy {
-		signalAll(forest(ownChildren()), unix.SIGTERM)
+		signalAll(forest(OwnChildren()), syscall.SIGTERM)
 	}
 	t.mu.Unlock()
 	select {
@@ -138,9 +137,9 @@ func (t *tree) sweep(which <-chan struct{}) bool {
 	for start := time.Now(); !isClosed(which); {
 		t.mu.Lock()
 		if t.empty == which && t.busy {
-			strike(eachOwnChild)
+			Strike(EachOwnChild)
 			t.collect()
-			if t.busy && beyond(ownChildren(), time.Since(start)) {
+			if t.busy && Beyond(OwnChildren(), time.Since(start)) {
 				t.mu.Unlock()
 				return false
 			}
@@ -154,12 +153,28 @@ func (t *tree) sweep(which <-chan struct{}) bool {
 	return true
 }
 
-func ownChildren() []int { return childrenOf(os.Getpid()) }
+// OwnChildren lists the children of this process, zombies included.
+func OwnChildren() []int { return childrenOf(os.Getpid()) }
 
-func eachOwnChild(visit func(pid int)) { eachChild(os.Getpid(), visit) }
+// EachOwnChild visits the children of this process as soon as it learns of them.
+func EachOwnChild(visit func(pid int)) { eachChild(os.Getpid(), visit) }
 
 // Subreaper makes this process the one that adopts the orphans among its
-// descendants. They are not reaped by that: see Host.
+// descendants. They are not reaped by that.
 func Subreaper() error {
-	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	const setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
+	_, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, setChildSubreaper, 1, 0, 0, 0, 0)
+	if errno != 0 {
+		return os.NewSyscallError("prctl", errno)
+	}
+	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -1,4 +1,4 @@
-package supervisor
+package modes
 
 import (
 	"bytes"
@@ -18,13 +18,13 @@ var sampleJobs = []Job{
 
 func TestJobsSurviveTheWire(t *testing.T) {
 	for _, j := range sampleJobs {
-		f := frame{kindRun, 7, encodeJob(j)}
+		f := Frame{KindRun, 7, EncodeJob(j)}
 		// One byte at a time: a frame may arrive in pieces.
-		got, err := readFrame(iotest.OneByteReader(bytes.NewReader(f.encode())))
-		if err != nil || got.kind != kindRun || got.id != 7 {
+		got, err := ReadFrame(iotest.OneByteReader(bytes.NewReader(f.Encode())))
+		if err != nil || got.Kind != KindRun || got.ID != 7 {
 			t.Fatal(got, err)
 		}
-		back, err := decodeJob(got.body)
+		back, err := decodeJob(got.Body)
 		if err != nil || !reflect.DeepEqual(back, j) {
 			t.Errorf("%+v became %+v, %v", j, back, err)
 		}
@@ -32,9 +32,9 @@ func TestJobsSurviveTheWire(t *testing.T) {
 }
 
 func TestFramesThatEndEarly(t *testing.T) {
-	whole := frame{kindEnded, 1, encodeEnded(256, true)}.encode()
+	whole := Frame{KindEnded, 1, encodeEnded(256, true)}.Encode()
 	for n := range whole {
-		_, err := readFrame(bytes.NewReader(whole[:n]))
+		_, err := ReadFrame(bytes.NewReader(whole[:n]))
 		if n == 0 && err != io.EOF || n > 0 && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
@@ -45,16 +45,16 @@ func TestFramesThatEndEarly(t *testing.T) {
 // read is what was written.
 func FuzzReadFrame(f *testing.F) {
 	for _, j := range sampleJobs {
-		f.Add(frame{kindRun, 1, encodeJob(j)}.encode())
+		f.Add(Frame{KindRun, 1, EncodeJob(j)}.Encode())
 	}
-	f.Add(frame{kindGone, 1, nil}.encode())
+	f.Add(Frame{KindGone, 1, nil}.Encode())
 	f.Add([]byte{1, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, err := readFrame(bytes.NewReader(b))
+		got, err := ReadFrame(bytes.NewReader(b))
 		if err != nil {
 			return
 		}
-		if len(got.body) > maxBody || !bytes.HasPrefix(b, got.encode()) {
+		if len(got.Body) > MaxBody || !bytes.HasPrefix(b, got.Encode()) {
 			t.Errorf("%x became %+v", b, got)
 		}
 	})
@@ -64,7 +64,7 @@ func FuzzReadFrame(f *testing.F) {
 // trip.
 func FuzzDecodeJob(f *testing.F) {
 	for _, j := range sampleJobs {
-		f.Add(encodeJob(j))
+		f.Add(EncodeJob(j))
 	}
 	f.Add([]byte{1, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -72,7 +72,7 @@ func FuzzDecodeJob(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := decodeJob(encodeJob(j))
+		again, err := decodeJob(EncodeJob(j))
 		if err != nil || !reflect.DeepEqual(again, j) {
 			t.Errorf("%+v became %+v, %v", j, again, err)
 		}
@@ -85,7 +85,7 @@ func FuzzDecodeEnded(f *testing.F) {
 	f.Add(encodeEnded(0xff00, true))
 	f.Add([]byte{0, 0, 0, 0, 2})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		wait, left, err := decodeEnded(b)
+		wait, left, err := DecodeEnded(b)
 		if err == nil && !bytes.Equal(encodeEnded(wait, left), b) {
 			t.Errorf("%x became %d %v", b, wait, left)
 		}
@@ -107,6 +107,5 @@ func FuzzParentInStat(f *testing.F) {
 			t.Errorf("%q: %d %v, want %d", name, got, ok, ppid)
 		}
 		_, _ = parentInStat([]byte(name)) // no panic
-		_ = markInLimits([]byte(name))
 	})
 }

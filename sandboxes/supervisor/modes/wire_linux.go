@@ -1,4 +1,4 @@
-package supervisor
+package modes
 
 import (
 	"encoding/binary"
@@ -11,71 +11,85 @@ import (
 // numbers (kind, id, length of the body) and the body. Descriptors travel with
 // the first byte of the header.
 
-type kind uint32
+// Kind is what a frame says.
+type Kind uint32
 
 const (
 	// Server to supervisor; id is the runner's.
-	kindSpawn kind = iota + 1 // with the runner's end of its socket
-	kindKill                  // also server to runner; id is the command's there
+	KindSpawn Kind = iota + 1 // with the runner's end of its socket
+	KindKill                  // also server to runner; id is the command's there
 
 	// Supervisor to server.
-	kindGone // the runner and all it left behind have ended; body: why it could not be started, or empty
+	KindGone // the runner and all it left behind have ended; body: why it could not be started, or empty
 
 	// Server to runner; id is the command's.
-	kindRun // with stdout, stderr and stdin if there is one; body: the job
+	KindRun // with stdout, stderr and stdin if there is one; body: the job
 
 	// Runner to server.
-	kindEnded  // body: wait status, and whether anything of the tree is left
-	kindFailed // the program could not be started; nothing is left
-	kindEmpty  // nothing is left of a tree whose main process ended before
+	KindEnded  // body: wait status, and whether anything of the tree is left
+	KindFailed // the program could not be started; nothing is left
+	KindEmpty  // nothing is left of a tree whose main process ended before
 )
 
 const (
 	headerSize = 12
-	// maxBody bounds a frame: argument list and environment together may have
+	// MaxBody bounds a frame: argument list and environment together may have
 	// 6 MiB at most on Linux.
-	maxBody = 8 << 20
+	MaxBody = 8 << 20
 )
 
-type frame struct {
-	kind kind
-	id   uint32
-	body []byte
+// Frame is one message on a control socket.
+type Frame struct {
+	Kind Kind
+	ID   uint32
+	Body []byte
 }
 
-var errFrame = errors.New("malformed frame")
+// ErrFrame is what cannot be read as a frame, or as the body of one.
+var ErrFrame = errors.New("malformed frame")
 
-func (f frame) encode() []byte {
-	b := make([]byte, headerSize, headerSize+len(f.body))
-	binary.LittleEndian.PutUint32(b[0:], uint32(f.kind))
-	binary.LittleEndian.PutUint32(b[4:], f.id)
-	binary.LittleEndian.PutUint32(b[8:], uint32(len(f.body)))
-	return append(b, f.body...)
+// Encode writes a frame as ReadFrame reads it.
+func (f Frame) Encode() []byte {
+	b := make([]byte, headerSize, headerSize+len(f.Body))
+	binary.LittleEndian.PutUint32(b[0:], uint32(f.Kind))
+	binary.LittleEndian.PutUint32(b[4:], f.ID)
+	binary.LittleEndian.PutUint32(b[8:], uint32(len(f.Body)))
+	return append(b, f.Body...)
 }
 
-// readFrame reads one frame. A clean end between frames is io.EOF.
-func readFrame(r io.Reader) (frame, error) {
+// ReadFrame reads one frame. A clean end between frames is io.EOF.
+func ReadFrame(r io.Reader) (Frame, error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
-		return frame{}, err
+		return Frame{}, err
 	}
-	f := frame{kind: kind(binary.LittleEndian.Uint32(h[0:])), id: binary.LittleEndian.Uint32(h[4:])}
+	f := Frame{Kind: Kind(binary.LittleEndian.Uint32(h[0:])), ID: binary.LittleEndian.Uint32(h[4:])}
 	n := binary.LittleEndian.Uint32(h[8:])
-	if n > maxBody {
-		return frame{}, fmt.Errorf("%w: body of %d bytes", errFrame, n)
+	if n > MaxBody {
+		return Frame{}, fmt.Errorf("%w: body of %d bytes", ErrFrame, n)
 	}
 	if n > 0 {
-		f.body = make([]byte, n)
-		if _, err := io.ReadFull(r, f.body); err != nil {
-			return frame{}, io.ErrUnexpectedEOF
+		f.Body = make([]byte, n)
+		if _, err := io.ReadFull(r, f.Body); err != nil {
+			return Frame{}, io.ErrUnexpectedEOF
 		}
 	}
 	return f, nil
 }
 
-// encodeJob writes what a runner needs of a job: umask, folder, path, arguments
+// Job is what a runner needs of a command: Path and Dir are absolute, Env is
+// complete, Umask is -1 for the runner's own.
+type Job struct {
+	Path  string
+	Argv  []string
+	Env   []string
+	Dir   string
+	Umask int
+}
+
+// EncodeJob writes what a runner needs of a job: umask, folder, path, arguments
 // and environment, each string behind its length.
-func encodeJob(j Job) []byte {
+func EncodeJob(j Job) []byte {
 	n := 16 + len(j.Dir) + len(j.Path)
 	for _, s := range j.Argv {
 		n += len(s) + 5
@@ -103,12 +117,12 @@ func appendStrings(b []byte, list []string) []byte {
 	return b
 }
 
-// decodeJob reads what encodeJob wrote. Anything else is errFrame.
+// decodeJob reads what EncodeJob wrote. Anything else is ErrFrame.
 func decodeJob(b []byte) (Job, error) {
 	var j Job
 	umask, n := binary.Varint(b)
 	if n <= 0 || umask < -1 || umask > 0o777 {
-		return j, errFrame
+		return j, ErrFrame
 	}
 	j.Umask = int(umask)
 	b = b[n:]
@@ -126,7 +140,7 @@ func decodeJob(b []byte) (Job, error) {
 		return j, err
 	}
 	if len(b) != 0 {
-		return j, errFrame
+		return j, ErrFrame
 	}
 	return j, nil
 }
@@ -134,7 +148,7 @@ func decodeJob(b []byte) (Job, error) {
 func takeString(b []byte) (string, []byte, error) {
 	n, k := binary.Uvarint(b)
 	if k <= 0 || n > uint64(len(b)-k) {
-		return "", nil, errFrame
+		return "", nil, ErrFrame
 	}
 	b = b[k:]
 	return string(b[:n]), b[n:], nil
@@ -143,7 +157,7 @@ func takeString(b []byte) (string, []byte, error) {
 func takeStrings(b []byte) ([]string, []byte, error) {
 	n, k := binary.Uvarint(b)
 	if k <= 0 || n > uint64(len(b)-k) { // each string takes a byte at least
-		return nil, nil, errFrame
+		return nil, nil, ErrFrame
 	}
 	b = b[k:]
 	list := make([]string, 0, n)
@@ -167,9 +181,10 @@ func encodeEnded(wait uint32, left bool) []byte {
 	return append(b, 0)
 }
 
-func decodeEnded(b []byte) (wait uint32, left bool, err error) {
+// DecodeEnded reads the body of KindEnded; anything else is ErrFrame.
+func DecodeEnded(b []byte) (wait uint32, left bool, err error) {
 	if len(b) != 5 || b[4] > 1 {
-		return 0, false, errFrame
+		return 0, false, ErrFrame
 	}
 	return binary.LittleEndian.Uint32(b), b[4] == 1, nil
 }
@@ -177,4 +192,6 @@ func decodeEnded(b []byte) (wait uint32, left bool, err error) {
 // encodeFailed writes why a program could not be started.
 func encodeFailed(errno uint32, dir bool) []byte { return encodeEnded(errno, dir) }
 
-func decodeFailed(b []byte) (errno uint32, dir bool, err error) { return decodeEnded(b) }
+// DecodeFailed reads the body of KindFailed: the error number, and whether the
+// working folder was the reason.
+func DecodeFailed(b []byte) (errno uint32, dir bool, err error) { return DecodeEnded(b) }

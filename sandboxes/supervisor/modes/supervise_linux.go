@@ -1,4 +1,4 @@
-package supervisor
+package modes
 
 import (
 	"syscall"
@@ -47,11 +47,11 @@ func supervise(name string) {
 		if err != nil {
 			break
 		}
-		switch f.kind {
-		case kindSpawn:
-			n.spawn(f.id, fds)
-		case kindKill:
-			n.kill(f.id)
+		switch f.Kind {
+		case KindSpawn:
+			n.spawn(f.ID, fds)
+		case KindKill:
+			n.kill(f.ID)
 		}
 		closeAll(fds)
 	}
@@ -59,7 +59,7 @@ func supervise(name string) {
 	all := n.tree.current()
 	select {
 	case <-all:
-	case <-time.After(gonePatience):
+	case <-time.After(GonePatience):
 		n.tree.sweep(all)
 	}
 }
@@ -69,9 +69,9 @@ func (n *nursery) spawn(id uint32, fds []int) {
 		return
 	}
 	err := n.tree.start(func() (int, error) {
-		return syscall.ForkExec(ownExe, []string{n.name, runnerArg}, &syscall.ProcAttr{
+		return syscall.ForkExec(OwnExe, []string{n.name, RunnerArg}, &syscall.ProcAttr{
 			Dir:   "/",
-			Env:   bareEnv,
+			Env:   BareEnv,
 			Files: []uintptr{0, 1, 2, uintptr(fds[0])},
 			Sys:   &syscall.SysProcAttr{Setsid: true},
 		})
@@ -79,7 +79,7 @@ func (n *nursery) spawn(id uint32, fds []int) {
 		n.runners[pid] = id
 	})
 	if err != nil {
-		send(frame{kindGone, id, []byte(err.Error())})
+		send(Frame{KindGone, id, []byte(err.Error())})
 	}
 }
 
@@ -90,14 +90,14 @@ func (n *nursery) kill(id uint32) {
 	defer n.tree.mu.Unlock()
 	for pid, i := range n.runners {
 		if i == id {
-			strike(func(visit func(int)) { visit(pid) })
+			Strike(func(visit func(int)) { visit(pid) })
 		}
 	}
 }
 
 // eachOrphan visits our children that are no runners. It needs tree.mu.
 func (n *nursery) eachOrphan(visit func(pid int)) {
-	eachOwnChild(func(pid int) {
+	EachOwnChild(func(pid int) {
 		if _, ok := n.runners[pid]; !ok {
 			visit(pid)
 		}
@@ -119,9 +119,9 @@ func (n *nursery) sweepOrphans() {
 			n.eachOrphan(func(pid int) { left = append(left, pid) })
 			if len(left) > 0 {
 				clean = 0
-				strike(n.eachOrphan)
+				Strike(n.eachOrphan)
 				n.tree.collect()
-				if beyond(left, time.Since(start)) {
+				if Beyond(left, time.Since(start)) {
 					clean = cleanLooks
 				}
 			}
@@ -131,7 +131,7 @@ func (n *nursery) sweepOrphans() {
 			}
 		}
 		for _, id := range ended {
-			send(frame{kindGone, id, nil})
+			send(Frame{KindGone, id, nil})
 		}
 	}
 }

@@ -1,14 +1,12 @@
-package supervisor
+package modes
 
 import (
 	"bytes"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // hasChildrenFile tells whether the kernel lists children under
@@ -32,7 +30,7 @@ func childrenOf(pid int) []int {
 // forks as fast as it can is hit before it has gone on.
 func eachChild(pid int, visit func(child int)) {
 	if !hasChildrenFile() {
-		for _, child := range parents()[pid] {
+		for _, child := range Parents()[pid] {
 			visit(child)
 		}
 		return
@@ -56,16 +54,16 @@ func eachChild(pid int, visit func(child int)) {
 // eachListed visits the numbers in a file that lists children. Plain system
 // calls, since every microsecond counts against a fast forker.
 func eachListed(path string, visit func(child int)) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
-	defer unix.Close(fd)
+	defer syscall.Close(fd)
 	var buf [4096]byte
 	child := 0
 	for {
-		n, err := unix.Read(fd, buf[:])
-		if err == unix.EINTR {
+		n, err := syscall.Read(fd, buf[:])
+		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil || n == 0 {
@@ -83,15 +81,15 @@ func eachListed(path string, visit func(child int)) {
 	}
 }
 
-// beyond tells whether striking again is of no use after so long a time: all
+// Beyond tells whether striking again is of no use after so long a time: all
 // that is left of the roots and below belongs to another user, or waits for a
 // disk or device and ends with that.
-func beyond(roots []int, struck time.Duration) bool {
+func Beyond(roots []int, struck time.Duration) bool {
 	if struck < userPatience {
 		return false
 	}
 	for _, pid := range forest(roots) {
-		if unix.Kill(pid, 0) == unix.EPERM {
+		if syscall.Kill(pid, 0) == syscall.EPERM {
 			continue
 		}
 		if struck < diskPatience {
@@ -105,8 +103,8 @@ func beyond(roots []int, struck time.Duration) bool {
 	return true
 }
 
-// parents maps every process of the machine to its children.
-func parents() map[int][]int {
+// Parents maps every process of the machine to its children.
+func Parents() map[int][]int {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -164,7 +162,7 @@ func statFields(b []byte) [][]byte {
 func forest(roots []int) []int {
 	below := childrenOf
 	if !hasChildrenFile() {
-		m := parents()
+		m := Parents()
 		below = func(pid int) []int { return m[pid] }
 	}
 	seen := make(map[int]bool, len(roots))
@@ -184,22 +182,22 @@ func forest(roots []int) []int {
 	return out
 }
 
-func signalAll(pids []int, sig unix.Signal) {
+func signalAll(pids []int, sig syscall.Signal) {
 	for _, pid := range pids {
 		if pid > 1 {
-			_ = unix.Kill(pid, sig) // gone meanwhile is fine
+			_ = syscall.Kill(pid, sig) // gone meanwhile is fine
 		}
 	}
 }
 
-// strike freezes everything below the roots and kills it. Roots visits them,
+// Strike freezes everything below the roots and kills it. Roots visits them,
 // anew each time: the second round meets what was forked during the first.
-func strike(roots func(visit func(pid int))) {
+func Strike(roots func(visit func(pid int))) {
 	freeze(roots)
 	freeze(roots)
 	var list []int
 	roots(func(pid int) { list = append(list, pid) })
-	signalAll(forest(list), unix.SIGKILL)
+	signalAll(forest(list), syscall.SIGKILL)
 }
 
 // freeze stops the roots and everything below, each process before its children
@@ -209,14 +207,14 @@ func freeze(roots func(visit func(pid int))) {
 	seen := make(map[int]bool)
 	stop := func(pid int) {
 		if pid > 1 && !seen[pid] {
-			_ = unix.Kill(pid, unix.SIGSTOP)
+			_ = syscall.Kill(pid, syscall.SIGSTOP)
 			seen[pid] = true
 			list = append(list, pid)
 		}
 	}
 	roots(stop)
 	if !hasChildrenFile() {
-		signalAll(forest(list), unix.SIGSTOP)
+		signalAll(forest(list), syscall.SIGSTOP)
 		return
 	}
 	for i := 0; i < len(list); i++ {
@@ -229,33 +227,10 @@ func freeze(roots func(visit func(pid int))) {
 // years. Limits are inherited by fork and exec, whatever else a process changes
 // of itself (session, group, parent, environment, name). By the mark the server
 // tells what it adopted from a supervisor that died from its own children.
-const markBase = 1 << 58
+const MarkBase = 1 << 58
 
 // setMark marks this process.
 func setMark(mark uint64) error {
-	return unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: mark, Max: mark})
-}
-
-// hasMark tells whether a process carries the mark.
-func hasMark(pid int, mark uint64) bool {
-	var l unix.Rlimit
-	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &l) == nil {
-		return l.Max == mark
-	}
-	// A process that changed its user is open to this look only.
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
-	return err == nil && markInLimits(b) == strconv.FormatUint(mark, 10)
-}
-
-// markInLimits finds the hard limit of real-time CPU time in the text of
-// /proc/<pid>/limits.
-func markInLimits(b []byte) string {
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "Max realtime timeout"); ok {
-			if f := strings.Fields(rest); len(f) >= 2 {
-				return f[1]
-			}
-		}
-	}
-	return ""
+	const ofRealTime = 15 // RLIMIT_RTTIME
+	return syscall.Setrlimit(ofRealTime, &syscall.Rlimit{Cur: mark, Max: mark})
 }

@@ -1,4 +1,4 @@
-package supervisor
+package modes
 
 import (
 	"fmt"
@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // runner runs one command at a time and owns the tree below it.
@@ -39,9 +37,9 @@ func serveCommands() {
 		switch {
 		case r.ended:
 			r.ended = false
-			send(frame{kindEnded, r.id, encodeEnded(uint32(r.status), !empty)})
+			send(Frame{KindEnded, r.id, encodeEnded(uint32(r.status), !empty)})
 		case empty:
-			send(frame{kindEmpty, r.id, nil})
+			send(Frame{KindEmpty, r.id, nil})
 		}
 	}
 	go r.tree.reap()
@@ -49,19 +47,19 @@ func serveCommands() {
 	for {
 		f, fds, err := receive()
 		if err != nil {
-			r.tree.end(r.tree.current(), termGrace)
+			r.tree.end(r.tree.current(), TermGrace)
 			return
 		}
-		switch f.kind {
-		case kindRun:
+		switch f.Kind {
+		case KindRun:
 			r.run(f, fds)
-		case kindKill:
+		case KindKill:
 			closeAll(fds)
 			// Beside this loop, which must see the end of the server. The
 			// command may have ended while this was under way.
-			if which := r.tree.current(); r.isCurrent(f.id) {
+			if which := r.tree.current(); r.isCurrent(f.ID) {
 				go func() {
-					if !r.tree.end(which, termGrace) {
+					if !r.tree.end(which, TermGrace) {
 						os.Exit(1) // what is out of reach is the supervisor's to report
 					}
 				}()
@@ -79,11 +77,11 @@ func (r *runner) isCurrent(id uint32) bool {
 }
 
 // run starts the command and closes the descriptors that came for it.
-func (r *runner) run(f frame, fds []int) {
-	j, err := decodeJob(f.body)
+func (r *runner) run(f Frame, fds []int) {
+	j, err := decodeJob(f.Body)
 	if err != nil || len(fds) < 2 || len(fds) > maxFDs {
 		closeAll(fds)
-		send(frame{kindFailed, f.id, encodeFailed(uint32(syscall.EINVAL), false)})
+		send(Frame{KindFailed, f.ID, encodeFailed(uint32(syscall.EINVAL), false)})
 		return
 	}
 	if j.Umask < 0 {
@@ -106,16 +104,17 @@ func (r *runner) run(f frame, fds []int) {
 		defer closeAll(fds)
 		return r.fork(j, attr)
 	}, func(pid int) {
-		r.id, r.main = f.id, pid
+		r.id, r.main = f.ID, pid
 	})
 	if err != nil {
 		errno, ok := err.(syscall.Errno)
 		if !ok {
 			errno = syscall.EINVAL
 		}
+		const executable = 1 // X_OK
 		// The error of the fork does not tell folder and program apart.
-		dir := unix.Access(j.Dir+"/.", unix.X_OK) != nil
-		send(frame{kindFailed, f.id, encodeFailed(uint32(errno), dir)})
+		dir := syscall.Access(j.Dir+"/.", executable) != nil
+		send(Frame{KindFailed, f.ID, encodeFailed(uint32(errno), dir)})
 	}
 }
 
@@ -127,7 +126,7 @@ const niceBy = 5
 // commandNice is the nice value for commands, in the usual range from -20 to 19.
 func commandNice() int {
 	const shift = 20 // the system call gives 20 less the nice value
-	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	if err != nil {
 		own = shift
 	}
@@ -140,7 +139,7 @@ func commandNice() int {
 // run all the same.
 func (r *runner) stepBack() {
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, r.nice) // of this thread alone
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, r.nice) // of this thread alone
 	for fork := range r.forks {
 		fork()
 	}
