@@ -25,9 +25,13 @@ type blobs interface {
 // returns; the same data again is the same name and costs a look. Nothing
 // removes a blob: other sessions may name the same content.
 func (s *Store) PutBlob(data []byte) (name string, err error) {
-	sum := sha256.Sum256(data)
-	name = hex.EncodeToString(sum[:])
-	return name, s.blobs.put(name, data)
+	sum, err := s.putBlob(data)
+	return hex.EncodeToString(sum[:]), err
+}
+
+func (s *Store) putBlob(data []byte) (sum [sha256.Size]byte, err error) {
+	sum = sha256.Sum256(data)
+	return sum, s.blobs.put(hex.EncodeToString(sum[:]), data)
 }
 
 // Blob returns the data of that name, or *messages.BlobNotFound. Data that is

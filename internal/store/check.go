@@ -29,6 +29,7 @@ func (s *Store) Repair(ctx context.Context, session string) ([]string, error) {
 	answer := make(chan result, 1)
 	var f findings
 	s.commit.push(&item{
+		b: Batch{Session: session}, // behind those of its that are under way
 		call: func() (err error) {
 			if f, err = s.examine(ctx, session); err == nil {
 				err = s.commit.repair(session, f)
@@ -133,7 +134,7 @@ func (c *committer) repair(session string, f findings) error {
 			return writeError(c.s.where(), err)
 		}
 	}
-	value, err := encodeSession(&f.record, f.good.Seq, c.s.PutBlob)
+	kept, err := c.s.keepRecord(&f.record)
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (c *committer) repair(session string, f findings) error {
 		if err := txn.Set(indexKey(f.record.UpdatedAt, session), indexValue(&f.record)); err != nil {
 			return err
 		}
-		return txn.Set(recordKey(session), value)
+		return txn.Set(recordKey(session), encodeSession(kept, f.good.Seq))
 	})
 	if err != nil {
 		return writeError(c.s.where(), err)

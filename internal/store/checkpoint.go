@@ -45,26 +45,18 @@ func checkpointKey(session string, seq int64) []byte {
 	return binary.BigEndian.AppendUint64([]byte(checkpointPrefix+session+"/"), uint64(seq))
 }
 
-// encodeCheckpoint makes the record of a checkpoint at an event. Data over
-// inline bytes goes to a blob through put.
-func encodeCheckpoint(c *Checkpoint, event [sha256.Size]byte, inline int, put func([]byte) (string, error)) ([]byte, error) {
-	data, flags := c.Data, byte(0)
-	if len(data) > inline {
-		name, err := put([]byte(data))
-		if err != nil {
-			return nil, err
-		}
-		raw, err := hex.DecodeString(name)
-		if err != nil {
-			return nil, err
-		}
-		data, flags = string(raw), flagBlob
+// encodeCheckpoint makes the record of a checkpoint at an event, behind the
+// checkpoint at after.
+func encodeCheckpoint(after int64, event [sha256.Size]byte, v kept) []byte {
+	flags := byte(0)
+	if v.blob {
+		flags = flagBlob
 	}
-	b := make([]byte, 0, checkpointHead+len(data)+checkSize)
+	b := make([]byte, 0, checkpointHead+len(v.data)+checkSize)
 	b = append(b, checkpointVersion, flags)
-	b = binary.BigEndian.AppendUint64(b, uint64(c.After))
-	b = append(append(b, event[:]...), data...)
-	return seal(b), nil
+	b = binary.BigEndian.AppendUint64(b, uint64(after))
+	b = append(append(b, event[:]...), v.data...)
+	return seal(b)
 }
 
 // decodeCheckpoint reads a record. Whatever the bytes, it returns either an error

@@ -32,6 +32,9 @@ const (
 	queueBytes = 64 << 20
 	// rowOverhead is what a row costs beside its key and value, about.
 	rowOverhead = 64
+	// blobWriters is how many sessions' blobs are written at a time. They mostly
+	// wait for the disk; more would make what is committed wait for it longer.
+	blobWriters = 4
 	// headCache is how many sessions' log ends are remembered. A forgotten
 	// one costs a look into the database.
 	headCache = 4096
@@ -67,23 +70,33 @@ type Batch struct {
 // item is a batch, or a call to be made by the committer, in the queue.
 type item struct {
 	b      Batch
-	size   int64
-	reject error        // decided by Append, told in order
+	size   int64        // in memory
+	rows   int64        // in a transaction
+	large  bool         // its blobs are to be written before it is queued
+	values *values      // nil: nothing is known to be a blob
+	reject error        // decided before it was queued, told in order
 	call   func() error // runs alone between transactions
 	rests  bool         // call does without an open database
 	done   func(error)
 	err    error
 }
 
-// committer is the one goroutine that writes.
+// committer is the one goroutine that writes the database. Blobs are written by
+// others, in front of it: a batch with large values, and those behind it of its
+// session, are queued when its blobs are on disk.
 type committer struct {
 	s    *Store
 	wake chan struct{} // capacity 1
 	quit chan struct{} // closed when the goroutine is gone
 
+	blobs sync.WaitGroup // goroutines that write them
+
 	mu      sync.Mutex // guards what follows
 	queue   []*item
-	queued  int64
+	held    map[string][]*item // by session: not queued yet; the first of each is large
+	turns   []string           // sessions in held whose blobs nobody writes yet
+	writers int                // goroutines that write blobs
+	queued  int64              // bytes in queue and held
 	closing bool
 	st      Stats
 	deleted bool // a deletion finished that tidy does not know of
@@ -103,7 +116,8 @@ type head struct {
 }
 
 func startCommitter(s *Store) (*committer, error) {
-	c := &committer{s: s, wake: make(chan struct{}, 1), quit: make(chan struct{}), heads: make(map[string]*head)}
+	c := &committer{s: s, wake: make(chan struct{}, 1), quit: make(chan struct{}),
+		held: make(map[string][]*item), heads: make(map[string]*head)}
 	err := s.db.View(func(txn *badger.Txn) error {
 		_, err := txn.Get(schemaKey)
 		c.hasSchema = err == nil
@@ -129,6 +143,8 @@ func startCommitter(s *Store) (*committer, error) {
 // ErrGap.
 func (s *Store) Append(b Batch, done func(error)) {
 	it := &item{b: b, done: done, size: sizeOf(&b)}
+	it.rows = it.size
+	it.large = it.size > maxInline || b.Checkpoint != nil && len(b.Checkpoint.Data) > maxInline
 	s.commit.push(it)
 }
 
@@ -172,27 +188,125 @@ func (c *committer) push(it *item) {
 	if it.call == nil && c.queued > 0 && c.queued+it.size > queueBytes {
 		it.reject = &messages.Refused{Name: messages.RefusedBusy,
 			Message: fmt.Sprintf("disk is behind: %s wait to be written; try again", mebibytes(c.queued))}
-		it.b, it.size = Batch{Session: it.b.Session}, 0
+		it.b, it.size, it.large = Batch{Session: it.b.Session}, 0, false
 	}
-	c.queue = append(c.queue, it)
 	c.queued += it.size
+	switch line, held := c.held[it.b.Session]; {
+	case held:
+		c.held[it.b.Session] = append(line, it)
+	case it.large:
+		c.held[it.b.Session] = []*item{it}
+		c.turns = append(c.turns, it.b.Session)
+		if c.writers < blobWriters {
+			c.writers++
+			c.blobs.Go(c.writeBlobs)
+		}
+	default:
+		c.queue = append(c.queue, it)
+	}
 	c.mu.Unlock()
+	c.ring()
+}
+
+// ring makes the goroutine look at the queue.
+func (c *committer) ring() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// stop commits what is queued and ends the goroutine.
+// writeBlobs writes those of sessions that wait for it, one batch of each in
+// turn, until none waits.
+func (c *committer) writeBlobs() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.turns) > 0 {
+		session := c.turns[0]
+		c.turns = c.turns[1:]
+		it := c.held[session][0]
+		c.mu.Unlock()
+		it.spill(c.s)
+		c.mu.Lock()
+		c.letGo(session)
+		c.ring()
+	}
+	c.writers--
+}
+
+// letGo queues the first of a session's items, and those behind it up to the
+// next large one. It needs mu.
+func (c *committer) letGo(session string) {
+	line := c.held[session]
+	n := 1
+	for n < len(line) && !line[n].large {
+		n++
+	}
+	c.queue = append(c.queue, line[:n]...)
+	clear(line[:n]) // let go of the data
+	if n == len(line) {
+		delete(c.held, session)
+		return
+	}
+	c.held[session] = line[n:]
+	c.turns = append(c.turns, session)
+}
+
+// spill writes the values of a batch that are too long for the database, and
+// more of them if the batch would not fit into one transaction otherwise.
+func (it *item) spill(s *Store) {
+	inline := maxInline
+	left := it.size
+	for i := range it.b.Events {
+		if n := len(it.b.Events[i].Data); n > maxInline {
+			left -= int64(n)
+		}
+	}
+	if left > maxBatchBytes-maxBatchBytes/8 { // about: sizeOf does not know all
+		inline = smallInline
+	}
+	if it.values, it.reject = s.valuesOf(&it.b, inline); it.reject != nil {
+		return
+	}
+	for i := range it.b.Events {
+		it.rows -= int64(len(it.b.Events[i].Data) - len(it.values.events[i].data))
+	}
+}
+
+// values are those of a batch that may be too long for their rows.
+type values struct {
+	record     kept // JSON
+	events     []kept
+	checkpoint kept
+}
+
+// valuesOf is what a batch's rows hold. Blobs are on disk when it returns.
+func (s *Store) valuesOf(b *Batch, inline int) (v *values, err error) {
+	v = &values{events: make([]kept, len(b.Events))}
+	if b.Record != nil {
+		if v.record, err = s.keepRecord(b.Record); err != nil {
+			return nil, err
+		}
+	}
+	for i := range b.Events {
+		if v.events[i], err = s.keep(b.Events[i].Data, inline); err != nil {
+			return nil, err
+		}
+	}
+	if b.Checkpoint != nil {
+		v.checkpoint, err = s.keep([]byte(b.Checkpoint.Data), inline)
+	}
+	return v, err
+}
+
+// stop commits what is under way and ends the goroutines.
 func (c *committer) stop() {
 	c.mu.Lock()
 	c.closing = true
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.ring()
 	<-c.quit
+	c.blobs.Wait()
 }
 
 func (c *committer) stats() Stats {
@@ -200,6 +314,9 @@ func (c *committer) stats() Stats {
 	defer c.mu.Unlock()
 	st := c.st
 	st.Queued, st.QueuedBytes = len(c.queue), c.queued
+	for _, line := range c.held {
+		st.Queued += len(line)
+	}
 	return st
 }
 
@@ -271,11 +388,11 @@ func (c *committer) take() (group []*item, closing bool) {
 			break
 		}
 		rows := len(it.b.Events) + 1
-		if n > 0 && (events+rows > groupEvents || bytes+it.size > groupBytes) {
+		if n > 0 && (events+rows > groupEvents || bytes+it.rows > groupBytes) {
 			break
 		}
 		events += rows
-		bytes += it.size
+		bytes += it.rows
 		n++
 	}
 	group = append(group, c.queue[:n]...)
@@ -287,7 +404,7 @@ func (c *committer) take() (group []*item, closing bool) {
 	for _, it := range group {
 		c.queued -= it.size
 	}
-	return group, c.closing
+	return group, c.closing && len(c.held) == 0
 }
 
 // commitGroup writes a group and answers everybody in it, in order.
@@ -298,7 +415,7 @@ func (c *committer) commitGroup(group []*item) {
 	var fit []*item
 	for _, it := range group {
 		if it.err = it.reject; it.err == nil {
-			it.err = c.s.space.check(it.size)
+			it.err = c.s.space.check(it.rows)
 		}
 		if it.err == nil {
 			fit = append(fit, it)
@@ -450,9 +567,9 @@ func (c *committer) prepare(txn *badger.Txn, it *item) (*prepared, error) {
 			return nil, err
 		}
 	}
-	p, err := c.encode(b, h, maxInline)
-	if err == nil && p.bytes > maxBatchBytes {
-		p, err = c.encode(b, h, smallInline)
+	p, err := c.encode(b, h, it.values, maxInline)
+	if err == nil && p.bytes > maxBatchBytes { // which is rare: spill saw to it, about
+		p, err = c.encode(b, h, nil, smallInline)
 	}
 	if err != nil {
 		return nil, err
@@ -518,8 +635,9 @@ func claimPrompt(txn *badger.Txn, b *Batch) error {
 	return &messages.PromptConflict{SessionID: b.Session, MessageID: b.PromptID}
 }
 
-// encode makes the rows of a checked batch.
-func (c *committer) encode(b *Batch, h *head, inline int) (*prepared, error) {
+// encode makes the rows of a checked batch. Without values, those over inline
+// bytes become blobs.
+func (c *committer) encode(b *Batch, h *head, v *values, inline int) (*prepared, error) {
 	p := &prepared{head: &head{}}
 	*p.head = *h
 	if b.Delete {
@@ -530,15 +648,18 @@ func (c *committer) encode(b *Batch, h *head, inline int) (*prepared, error) {
 		p.head = &head{}
 		return p, nil
 	}
+	if v == nil {
+		var err error
+		if v, err = c.s.valuesOf(b, inline); err != nil {
+			return nil, err
+		}
+	}
 	if b.Record != nil {
 		last := h.Seq
 		if n := len(b.Events); n > 0 {
 			last = b.Events[n-1].Seq
 		}
-		value, err := encodeSession(b.Record, last, c.s.PutBlob)
-		if err != nil {
-			return nil, err
-		}
+		value := encodeSession(v.record, last)
 		p.set(recordKey(b.Session), value)
 		if !h.exists {
 			p.set(firstKey(b.Session), value)
@@ -563,7 +684,7 @@ func (c *committer) encode(b *Batch, h *head, inline int) (*prepared, error) {
 		if e.Seq != p.head.Seq+1 {
 			return nil, fmt.Errorf("%w: %s has %d, the event has %d", ErrGap, b.Session, p.head.Seq, e.Seq)
 		}
-		value, err := encodeEvent(e, p.head.Hash, b.Base != nil && i == 0, inline, c.s.PutBlob)
+		value, err := encodeEvent(e, p.head.Hash, b.Base != nil && i == 0, v.events[i])
 		if err != nil {
 			return nil, err
 		}
@@ -574,11 +695,7 @@ func (c *committer) encode(b *Batch, h *head, inline int) (*prepared, error) {
 		if b.Checkpoint.Seq != p.head.Seq {
 			return nil, fmt.Errorf("%w: %s has %d, the checkpoint has %d", ErrGap, b.Session, p.head.Seq, b.Checkpoint.Seq)
 		}
-		value, err := encodeCheckpoint(b.Checkpoint, p.head.Hash, inline, c.s.PutBlob)
-		if err != nil {
-			return nil, err
-		}
-		p.set(checkpointKey(b.Session, b.Checkpoint.Seq), value)
+		p.set(checkpointKey(b.Session, b.Checkpoint.Seq), encodeCheckpoint(b.Checkpoint.After, p.head.Hash, v.checkpoint))
 	}
 	if b.PromptID != "" {
 		p.set(promptKey(b.PromptID), encodePrompt(b.Session, b.PromptHash))

@@ -375,7 +375,7 @@ func TestSalvageIsFinishedAfterACrash(t *testing.T) {
 func FuzzDecodeRecord(f *testing.F) {
 	e := events("ses_a", 0, 1)[0]
 	e.Metadata = map[string]string{"k": "v"}
-	good, err := encodeEvent(&e, origin("ses_a"), true, maxInline, nil)
+	good, err := encodeEvent(&e, origin("ses_a"), true, kept{data: e.Data})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -246,35 +248,53 @@ func copyFiles(from, to string) error {
 	})
 }
 
-// append appends several batches at once, so that they share a transaction,
-// and compares the answers.
+// clone is another model of the same.
+func (m *model) clone() *model {
+	c := &model{sessions: make(map[string]*modelSession), prompts: maps.Clone(m.prompts)}
+	for id, s := range m.sessions {
+		c.sessions[id] = &modelSession{s.record, slices.Clone(s.events), maps.Clone(s.started)}
+	}
+	return c
+}
+
+// append appends several batches at once, so that they share transactions, and
+// compares the answers. What waits for blobs is passed by other sessions, so
+// the answers tell the order.
 func (m *model) append(t *rapid.T, s *Store) {
-	n := rapid.IntRange(1, 6).Draw(t, "batches")
-	want, got := make([]string, n), make([]error, n)
-	done := make(chan struct{}, n)
-	deleted := false
+	type answer struct {
+		i   int
+		err error
+	}
+	var batches []Batch
+	answers := make(chan answer, 6)
+	drawn := m.clone() // as if nothing was passed
 	blocked(s, func() {
-		for i := range n {
-			b := m.batch(t)
-			if want[i] = m.expect(b); b.Delete && want[i] == "" {
-				deleted = true
+		for i := range rapid.IntRange(1, cap(answers)).Draw(t, "batches") {
+			b := drawn.batch(t)
+			if b.Delete && i > 0 {
+				return // its prompts and its id are free when it is gone
 			}
-			s.Append(b, func(err error) { got[i] = err; done <- struct{}{} })
-			if deleted { // its prompts and its id are free when it is gone
-				want = want[:i+1]
+			drawn.expect(b)
+			batches = append(batches, b)
+			s.Append(b, func(err error) { answers <- answer{i, err} })
+			if b.Delete {
 				return
 			}
 		}
 	})
-	for range want {
-		<-done
-	}
-	for i := range want {
-		if k := kindOf(got[i]); k != want[i] {
-			t.Fatalf("batch %d: %q, want %q", i, k, want[i])
+	last := make(map[string]int)
+	for range batches {
+		a := <-answers
+		b := batches[a.i]
+		if want := m.expect(b); kindOf(a.err) != want {
+			t.Fatalf("batch %d: %q, want %q", a.i, kindOf(a.err), want)
 		}
+		if before, ok := last[b.Session]; ok && before > a.i {
+			t.Fatalf("batch %d of %s was answered before batch %d", before, b.Session, a.i)
+		}
+		last[b.Session] = a.i
 	}
-	if deleted {
+	if batches[0].Delete {
 		settle(t, s)
 	}
 }

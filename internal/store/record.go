@@ -211,11 +211,25 @@ func hashRecord(seq int64, encoded []byte) [sha256.Size]byte {
 	return sum
 }
 
-// encodeEvent makes the record of an event behind prev. Data over inline bytes
-// goes to a blob through put.
-func encodeEvent(e *messages.Event, prev [sha256.Size]byte, base bool, inline int,
-	put func([]byte) (string, error)) ([]byte, error) {
-	r := record{prev: prev, id: []byte(e.ID), typ: []byte(e.Type), data: e.Data}
+// kept is what may be too long for its row: itself, or the raw SHA-256 that
+// names the blob that it is in.
+type kept struct {
+	data []byte
+	blob bool
+}
+
+// keep is data as it is kept: over inline bytes, in a blob.
+func (s *Store) keep(data []byte, inline int) (kept, error) {
+	if len(data) <= inline {
+		return kept{data: data}, nil
+	}
+	sum, err := s.putBlob(data)
+	return kept{data: sum[:], blob: true}, err
+}
+
+// encodeEvent makes the record of an event behind prev.
+func encodeEvent(e *messages.Event, prev [sha256.Size]byte, base bool, v kept) ([]byte, error) {
+	r := record{prev: prev, id: []byte(e.ID), typ: []byte(e.Type), data: v.data}
 	if base {
 		r.flags |= flagBase
 	}
@@ -225,14 +239,7 @@ func encodeEvent(e *messages.Event, prev [sha256.Size]byte, base bool, inline in
 			return nil, err
 		}
 	}
-	if len(r.data) > inline {
-		name, err := put(r.data)
-		if err != nil {
-			return nil, err
-		}
-		if r.data, err = hex.DecodeString(name); err != nil {
-			return nil, err
-		}
+	if v.blob {
 		r.flags |= flagBlob
 	}
 	if len(r.id)+len(r.typ)+len(r.meta) > maxEventHead {
@@ -288,24 +295,22 @@ const (
 	sessionHead = 1 + 8
 )
 
-func encodeSession(r *messages.SessionRecord, last int64, put func([]byte) (string, error)) ([]byte, error) {
+// keepRecord is a session's record as it is kept.
+func (s *Store) keepRecord(r *messages.SessionRecord) (kept, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
-		return nil, err
+		return kept{}, err
 	}
+	return s.keep(text, maxInline)
+}
+
+func encodeSession(v kept, last int64) []byte {
 	kind := sessionInline
-	if len(text) > maxInline {
-		name, err := put(text)
-		if err != nil {
-			return nil, err
-		}
-		if text, err = hex.DecodeString(name); err != nil {
-			return nil, err
-		}
+	if v.blob {
 		kind = sessionBlob
 	}
 	b := binary.BigEndian.AppendUint64([]byte{kind}, uint64(last))
-	return append(b, text...), nil
+	return append(b, v.data...)
 }
 
 func decodeSession(b []byte, get func(string) ([]byte, error)) (r messages.SessionRecord, last int64, err error) {

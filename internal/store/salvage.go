@@ -406,5 +406,6 @@ func (s *Store) recordFromLog(id string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encodeSession(&r, last, s.PutBlob)
+	kept, err := s.keepRecord(&r)
+	return encodeSession(kept, last), err
 }

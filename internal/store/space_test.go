@@ -56,18 +56,18 @@ func TestLargeBatchOnANearlyFullDiskDoesNotFailASmallOne(t *testing.T) {
 	s := open(t, o)
 	mustCommit(t, s, Batch{Session: "ses_a", Record: session("ses_a", "A", 1)})
 	mustCommit(t, s, Batch{Session: "ses_b", Record: session("ses_b", "B", 1)})
-	answers := make(chan error, 2)
+	ofLarge, ofSmall := make(chan error, 1), make(chan error, 1)
 	blocked(s, func() {
 		large := events("ses_a", 0, 1)
 		large[0].Data = make([]byte, 2<<20)
-		s.Append(Batch{Session: "ses_a", Events: large}, func(err error) { answers <- err })
-		s.Append(Batch{Session: "ses_b", Events: events("ses_b", 0, 1)}, func(err error) { answers <- err })
+		s.Append(Batch{Session: "ses_a", Events: large}, func(err error) { ofLarge <- err })
+		s.Append(Batch{Session: "ses_b", Events: events("ses_b", 0, 1)}, func(err error) { ofSmall <- err })
 	})
 	var refused *messages.Refused
-	if err := <-answers; !errors.As(err, &refused) {
+	if err := <-ofLarge; !errors.As(err, &refused) {
 		t.Errorf("large: %v", err)
 	}
-	if err := <-answers; err != nil {
+	if err := <-ofSmall; err != nil {
 		t.Errorf("small: %v", err)
 	}
 }

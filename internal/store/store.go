@@ -12,8 +12,10 @@
 //     refused.
 //   - Blocking: Append never waits for a disk. One goroutine commits what all
 //     sessions append, many batches in one transaction, because each
-//     transaction costs a sync. Reads run in the goroutine of the caller and
-//     do not hold up commits.
+//     transaction costs a sync. Large values are in their files before a batch
+//     takes its place there: that holds up what comes behind it in its session,
+//     and no other. Reads run in the goroutine of the caller and do not hold up
+//     commits.
 //   - Rest: on disk, the database is closed while nobody needs it, so that a
 //     process that does nothing has no timers that run. The read or write that
 //     needs it next waits for some tens of milliseconds until it is open. Who
@@ -25,7 +27,7 @@
 //     find. One that is not of the log as it is counts for nothing, and the log is
 //     read instead.
 //   - Close: whoever opened the store closes it, once, after the last Append;
-//     what was queued is committed first.
+//     what was appended is committed first.
 //
 // A session's keys are written for its actor only. The store holds at most one
 // process at a time, also while it rests.
