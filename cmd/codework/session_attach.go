@@ -66,6 +66,7 @@ func (g *global) attach(ctx context.Context, c *client.Client, info messages.Ses
 			a.out.endLine()
 			return deleted(err)
 		case step.Gap == nil:
+			pace(f, step.Event.Type)
 			err = a.take(step.Event)
 		case errors.Is(step.Gap.Cause, client.ErrConnectionLost):
 			notice("connected again")

@@ -53,7 +53,23 @@ const (
 	// resumeWait is what a server that was told to resume gets to begin with
 	// the prompts that wait.
 	resumeWait = 2 * time.Second
+
+	// toolPace is the least time between two deliveries while tools run: an event
+	// at a time would cost each side more than what it says. Nobody sees two
+	// hundred changes a second, and no work waits for them to be seen.
+	toolPace = 5 * time.Millisecond
 )
+
+// pace makes events come one by one while text is written, and at intervals
+// while tools are called.
+func pace(f *client.Follower, kind string) {
+	switch kind {
+	case messages.EventToolStarted:
+		f.Pace(toolPace)
+	case messages.EventLLMTextDelta:
+		f.Pace(0)
+	}
+}
 
 // subscribe begins to follow the session.
 func (w *watch) subscribe(ctx context.Context) (err error) {
@@ -167,6 +183,7 @@ func (w *watch) next(wait, alive context.Context) error {
 		w.reconnected(step.Gap)
 		return nil
 	}
+	pace(w.events, step.Event.Type)
 	return w.take(alive, step.Event)
 }
 
@@ -188,6 +205,7 @@ func (w *watch) reconnected(gap *client.Reconnected) {
 func (w *watch) stop(cause error, ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
+	w.events.Pace(0)
 	if !w.active {
 		ran, err := w.takeBack(ctx)
 		if w.server == nil && (err != nil || !ran) {

@@ -180,6 +180,15 @@ func (s *script) end(err error) {
 	s.streams[len(s.streams)-1] <- streamed{end: err}
 }
 
+// waiting is how many events the newest subscription was not yet asked for, once
+// everything rests.
+func (s *script) waiting() int {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams[len(s.streams)-1])
+}
+
 // set changes what the server answers.
 func (s *script) set(change func()) {
 	s.mu.Lock()
@@ -257,6 +266,40 @@ func TestOnlyTheWorkOnTheOwnPromptIsPrinted(t *testing.T) {
 	})
 	same(t, "printed", printed, "our answer\n\nand with it")
 	same(t, "calls", s.called(), contract.SessionPrompt)
+}
+
+func TestEventsComeAtIntervalsOnlyWhileToolsRun(t *testing.T) {
+	progress := func(s *script) {
+		for range 5 {
+			s.send(messages.EventToolProgress, messages.EventData{MessageID: "1"})
+		}
+	}
+	waits := func(s *script, some bool, when string) {
+		if n := s.waiting(); (n > 0) != some {
+			s.t.Errorf("%s: %d events wait", when, n)
+		}
+	}
+	following(t, 0, func(s *script, stop context.CancelCauseFunc, result <-chan error) error {
+		s.promoted(mine, messages.FollowUp)
+		s.turn("answer")
+		progress(s)
+		waits(s, false, "without a tool")
+		s.send(messages.EventToolStarted, messages.EventData{MessageID: "1"})
+		progress(s)
+		waits(s, true, "with a tool")
+		time.Sleep(5 * toolPace)
+		waits(s, false, "after a while")
+		s.turn("more")
+		time.Sleep(5 * toolPace)
+		progress(s)
+		waits(s, false, "after more text")
+		s.send(messages.EventToolStarted, messages.EventData{MessageID: "1"})
+		progress(s)
+		stop(stopped{exitInterrupt})
+		waits(s, false, "once it was stopped")
+		s.send(messages.EventExecutionInterrupted, messages.EventData{Reason: "user"})
+		return got(result, "interrupted")
+	})
 }
 
 func TestTheEndOfABusyPeriodEndsTheWork(t *testing.T) {

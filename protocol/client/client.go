@@ -23,6 +23,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"time"
 
 	"codework/messages"
 	"codework/protocol/contract"
@@ -198,6 +199,12 @@ func (e *Events) Next(ctx context.Context) (messages.Event, error) {
 	}
 	return contract.DecodeEvent(b)
 }
+
+// Pace sets the least time between two deliveries that follow each other; there is
+// none at first. What happens within it comes together, which costs both sides
+// less, and an event that comes alone is not kept waiting. Any goroutine may call
+// it.
+func (e *Events) Pace(d time.Duration) { e.stream.Pace(d) }
 
 // Close ends the subscription.
 func (e *Events) Close() { e.stream.Close() }

@@ -80,6 +80,7 @@ type Follower struct {
 	known  map[string]bool  // sessions there were, when all are followed
 	gap    *Reconnected     // to be told next
 	down   error            // why there is no connection
+	pace   time.Duration
 	life   context.Context
 	end    context.CancelFunc
 	unsub  context.CancelFunc // ends the subscription that events reads
@@ -160,6 +161,7 @@ func (f *Follower) subscribe(ctx context.Context, c *Client) error {
 		f.unsub()
 	}
 	f.events, f.unsub = e, cancel
+	e.Pace(f.pace)
 	return nil
 }
 
@@ -237,6 +239,14 @@ func (f *Follower) Client() *Client { return f.client }
 // Position is the last durable position that was given of a session, or that
 // following began with.
 func (f *Follower) Position(session string) int64 { return f.at[session] }
+
+// Pace is that of the subscription, and of those that follow it after a loss.
+func (f *Follower) Pace(d time.Duration) {
+	f.pace = d
+	if f.events != nil {
+		f.events.Pace(d)
+	}
+}
 
 // drop gives a lost connection up.
 func (f *Follower) drop(cause error) {

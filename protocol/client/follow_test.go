@@ -326,6 +326,31 @@ func TestWhatTheServerSendsTwiceComesOnce(t *testing.T) {
 	})
 }
 
+func TestAPaceOutlivesTheConnection(t *testing.T) {
+	const pace = 5 * time.Millisecond
+	follow(t, FollowOptions{Session: session}, func(t *testing.T, s *logged, f *Follower) {
+		f.Pace(pace)
+		s.lose()
+		if step, err := f.Next(t.Context()); err != nil || step.Gap == nil {
+			t.Fatalf("got %+v, %v", step, err)
+		}
+		start := time.Now()
+		for _, wait := range []time.Duration{0, 0, pace, 2 * pace} { // the second is in the server when the first is acknowledged
+			s.record(session, 1)
+			seqs(t, f, 1)
+			if d := time.Since(start); d != wait {
+				t.Errorf("came after %v, want %v", d, wait)
+			}
+		}
+		f.Pace(0)
+		s.record(session, 1)
+		seqs(t, f, 1)
+		if d := time.Since(start); d != 2*pace {
+			t.Errorf("came after %v without a pace", d)
+		}
+	})
+}
+
 func refused() error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -513,6 +514,102 @@ func TestAnIdleConnectionStaysUpAndPingsCanBeOff(t *testing.T) {
 			_ = c.Close()
 			synctest.Wait()
 		}
+	})
+}
+
+// paced returns a stream with a pace, its server, and how to read from it.
+func paced(t *testing.T, d time.Duration) (s *Stream, server *wire, next func(want string)) {
+	t.Helper()
+	near, far := Pipe()
+	c := NewClient(near, ClientOptions{PingInterval: -1})
+	t.Cleanup(func() { _ = c.Close() })
+	server = newWire(t, far)
+	s, err := c.Stream(context.Background(), "feed", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Pace(d)
+	server.next() // the request
+	return s, server, func(want string) {
+		t.Helper()
+		if got, err := s.Next(context.Background()); string(got) != want || err != nil {
+			t.Fatalf("next is %s, %v; want %s", got, err, want)
+		}
+	}
+}
+
+// quiet fails when a frame has come.
+func (w *wire) quiet() {
+	w.t.Helper()
+	synctest.Wait()
+	select {
+	case line := <-w.lines:
+		w.t.Fatalf("too soon: %s", line)
+	default:
+	}
+}
+
+func TestAStreamIsAcknowledgedAtItsPace(t *testing.T) {
+	const pace = 5 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		s, server, next := paced(t, pace)
+		start := time.Now()
+		server.send(chunk("0", "1"))
+		server.expect(ack("0")) // alone, so at once
+		server.send(chunk("0", "2"))
+		next("1")
+		next("2") // what came is not kept waiting
+		server.quiet()
+		server.expect(ack("0"))
+		if d := time.Since(start); d != pace {
+			t.Errorf("second acknowledgement after %v", d)
+		}
+		time.Sleep(pace)
+		server.send(chunk("0", "3"))
+		next("3")
+		server.expect(ack("0"))
+		if d := time.Since(start); d != 2*pace {
+			t.Errorf("a chunk that came late was acknowledged after %v", d)
+		}
+
+		server.send(chunk("0", "4"))
+		server.quiet()
+		s.Pace(0)
+		server.expect(ack("0"))
+		server.send(chunk("0", "5"))
+		server.expect(ack("0"))
+		if d := time.Since(start); d != 2*pace {
+			t.Errorf("acknowledged without a pace after %v", d)
+		}
+		time.Sleep(time.Hour) // nothing of the pace is left
+		server.quiet()
+	})
+}
+
+func TestAPacedStreamKeepsItsBoundsAndItsEnd(t *testing.T) {
+	const pace = 5 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		s, server, next := paced(t, pace)
+		values := make([]string, streamValues)
+		for i := range values {
+			values[i] = fmt.Sprint(i)
+		}
+		server.send(chunk("0", values...))
+		time.Sleep(time.Hour)
+		server.quiet() // its reader does not take anything
+		next("0")
+		server.expect(ack("0"))
+		server.send(chunk("0", `"more"`))
+		server.quiet()
+		server.send(success("0", "null"))
+		got, err := readAll(context.Background(), s)
+		if want := append(values[1:], `"more"`); err != io.EOF || !slices.Equal(got, want) {
+			t.Errorf("got %d values, %v", len(got), err)
+		}
+		time.Sleep(time.Hour)
+		server.quiet() // what has ended is not acknowledged
+		s.Pace(0)
+		server.quiet()
 	})
 }
 

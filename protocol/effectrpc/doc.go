@@ -24,7 +24,8 @@
 // Client promises:
 //   - Call returns as soon as its context ends; the server is told.
 //   - A stream is acknowledged only while its reader keeps up, so what waits in
-//     the client is bounded.
+//     the client is bounded, and not more often than at its pace. A value that
+//     comes later than that after the one before it is not kept waiting.
 //   - A silent server is noticed after ten seconds; everything in flight then
 //     fails with ErrConnectionLost. The client does not dial again by itself.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"sync"
+	"time"
 )
 
 // A stream holds at most streamValues values or streamBytes of JSON that nobody
@@ -26,6 +27,10 @@ type Stream struct {
 	bytes   int
 	unacked bool // a chunk is to be acknowledged when there is room
 	err     error
+	pace    time.Duration
+	acked   time.Time   // when a chunk was last acknowledged, while there is a pace
+	later   *time.Timer // acknowledges when the pace allows it; nil until that was needed
+	waits   bool        // later will
 }
 
 // Stream calls a method that answers with a stream. The stream ends with ctx, as
@@ -78,13 +83,51 @@ func (s *Stream) pop() (json.RawMessage, error) {
 	return value, nil
 }
 
-// acknowledge asks for the next chunk if one is due and there is room. s.mu is
-// held.
-func (s *Stream) acknowledge() {
-	if s.unacked && s.err == nil && len(s.values) < streamValues && s.bytes < streamBytes {
-		s.unacked = false
-		s.client.link.put(frame{kind: kindAck, id: numberID(s.id)})
+// Pace sets the least time between two acknowledgements, none at first: what the
+// server has to say meanwhile comes together then, which is cheaper for both
+// sides. A value that comes alone is not kept waiting. Any goroutine may call it.
+func (s *Stream) Pace(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pace == d {
+		return
 	}
+	s.pace = d
+	if s.waits {
+		s.waits = !s.later.Stop()
+	}
+	s.acknowledge()
+}
+
+// acknowledge asks for the next chunk if one is due, there is room, and the pace
+// allows it. s.mu is held.
+func (s *Stream) acknowledge() {
+	if !s.unacked || s.err != nil || s.waits || len(s.values) >= streamValues || s.bytes >= streamBytes {
+		return
+	}
+	if s.pace > 0 {
+		now := time.Now()
+		if wait := s.pace - now.Sub(s.acked); wait > 0 {
+			s.waits = true
+			if s.later == nil {
+				s.later = time.AfterFunc(wait, s.waited)
+			} else {
+				s.later.Reset(wait)
+			}
+			return
+		}
+		s.acked = now
+	}
+	s.unacked = false
+	s.client.link.put(frame{kind: kindAck, id: numberID(s.id)})
+}
+
+// waited is called when the pace allows the next acknowledgement.
+func (s *Stream) waited() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waits = false
+	s.acknowledge()
 }
 
 // receive takes a chunk.
@@ -117,6 +160,9 @@ func (s *Stream) finish(err error) {
 	}
 	if s.stop != nil {
 		s.stop()
+	}
+	if s.later != nil {
+		s.later.Stop()
 	}
 	s.signal()
 }
