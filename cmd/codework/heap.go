@@ -70,4 +70,5 @@ func gcPercent(live, roots uint64) int {
 func giveBack() {
 	runtime.GC() // pools let go of what they hold in two collections
 	debug.FreeOSMemory()
+	unmapProgram()
 }

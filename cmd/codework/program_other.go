@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// unmapProgram does nothing: elsewhere it is not known how.
+func unmapProgram() {}
