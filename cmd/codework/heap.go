@@ -20,16 +20,18 @@ const (
 	heapFloor = 40 << 20
 	// heapRoom is the least between what is alive and the next collection.
 	heapRoom = 7 << 20
-	// heapLarge is in use where Go's own rule begins to hold: an owner of a
-	// thousand busy sessions needs its processor time more than memory.
-	heapLarge = 40 << 20
+	// heapMany is in use when 200 sessions work. An owner with more of them needs
+	// its processor time more than memory: each byte above gives heapFactor bytes
+	// of room, up to twice what is in use.
+	heapMany   = 16 << 20
+	heapFactor = 4
 )
 
 // heapGoal is where the next collection is due when so much is alive.
 func heapGoal(live uint64) uint64 {
 	used := live - min(live, storeTable)
-	room := min(used, used*used/heapLarge)
-	return max(heapFloor, live+max(heapRoom, room))
+	room := heapRoom + heapFactor*(max(used, heapMany)-heapMany)
+	return max(heapFloor, live+max(heapRoom, min(2*used, room)))
 }
 
 // paceHeap keeps to heapGoal from now on, unless GOGC says what to do.

@@ -14,8 +14,8 @@ func TestTheHeapMayGrowByWhatIsInUse(t *testing.T) {
 		{1 * mb, heapFloor},
 		{26 * mb, heapFloor},        // an owner without sessions
 		{37 * mb, 37*mb + heapRoom}, // 200 of them at work
-		{41 * mb, 51 * mb},
-		{121 * mb, 221 * mb}, // a thousand
+		{41 * mb, 64 * mb},
+		{81 * mb, 201 * mb}, // a thousand
 	} {
 		if got := heapGoal(tc.live); got != tc.goal {
 			t.Errorf("with %d MB alive the next collection is due at %d MB, not %d", tc.live/mb, got/mb, tc.goal/mb)
