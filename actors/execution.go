@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -237,7 +236,7 @@ func (s *session) attempt() {
 func (s *session) send() {
 	x := s.exec
 	n := len(s.led.entries)
-	if !x.ex.Model.AcceptsImages() && slices.ContainsFunc(s.led.entries, showsImage) {
+	if !x.ex.Model.AcceptsImages() && s.led.showsImage() {
 		s.notice(x.ex.Model.Ref().String() + " reads no images; it is told that there was one")
 	}
 	req := &messages.Request{
@@ -249,15 +248,6 @@ func (s *session) send() {
 	h := &handover{ctx: x.ctx}
 	h.tell = func() { tell(streamed{turn, h}) }
 	x.ex.Streamer.Stream(s.trace.Request(x.ctx, req, x.attempt), req, h.put)
-}
-
-// showsImage tells whether there is an image in a message or in the results of
-// its calls.
-func showsImage(m messages.Message) bool {
-	is := func(p messages.Part) bool { return p.Type == messages.PartImage }
-	return slices.ContainsFunc(m.Parts, func(p messages.Part) bool {
-		return is(p) || p.Result != nil && slices.ContainsFunc(p.Result.Content, is)
-	})
 }
 
 // onStream takes one step of the model's answer.

@@ -36,6 +36,9 @@ type ledger struct {
 	saved   int64
 	kept    int
 	unsaved int
+	// Whether there is an image in the first looked entries.
+	looked int
+	image  bool
 }
 
 // input is a prompt that was admitted and not promoted yet.
@@ -155,6 +158,24 @@ func (l *ledger) applyAll(events []messages.Event) error {
 		}
 	}
 	return nil
+}
+
+// showsImage tells whether there is an image in the conversation. Each entry is
+// looked at once: they do not change.
+func (l *ledger) showsImage() bool {
+	for ; !l.image && l.looked < len(l.entries); l.looked++ {
+		l.image = showsImage(l.entries[l.looked])
+	}
+	return l.image
+}
+
+// showsImage tells whether there is an image in a message or in the results of
+// its calls.
+func showsImage(m messages.Message) bool {
+	is := func(p messages.Part) bool { return p.Type == messages.PartImage }
+	return slices.ContainsFunc(m.Parts, func(p messages.Part) bool {
+		return is(p) || p.Result != nil && slices.ContainsFunc(p.Result.Content, is)
+	})
 }
 
 // copied takes over the conversation that a fork begins with.
