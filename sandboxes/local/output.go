@@ -25,7 +25,7 @@ const drainTime = 250 * time.Millisecond
 // with it we.
 const (
 	outputBurst = 8 << 20
-	outputRate  = 64 << 20 // bytes a second
+	outputRate  = 16 << 20 // bytes a second
 	// outputNap is the shortest wait that is worth a timer.
 	outputNap = time.Millisecond
 )
