@@ -180,6 +180,7 @@ func forkOf(ctx context.Context, limit *limit, publish func([]*published), boxes
 	}
 	defer room.leave()
 	st := limit.store
+	defer st.HoldBlobs()() // the source may go meanwhile, and its images stay
 	led, snap, err := recall(ctx, st, m.SessionID)
 	if err != nil {
 		return messages.SessionInfo{}, err

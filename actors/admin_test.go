@@ -1,7 +1,9 @@
 package actors
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,6 +54,68 @@ func TestAForkGoesOnWithoutItsSource(t *testing.T) {
 	}
 	a.answer("ok")
 	r.wait(fork.ID)
+}
+
+// holdingStore tells whether blobs were held while something was done.
+type holdingStore struct {
+	Store
+	mu   sync.Mutex
+	held int
+	did  []string
+}
+
+func (h *holdingStore) note(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.did = append(h.did, fmt.Sprint(what, " ", h.held))
+}
+
+func (h *holdingStore) HoldBlobs() (release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held++
+	letGo := h.Store.HoldBlobs()
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.held--
+		letGo()
+	}
+}
+
+func (h *holdingStore) Recall(ctx context.Context, id string) (store.Snapshot, error) {
+	h.note("recall")
+	return h.Store.Recall(ctx, id)
+}
+
+func (h *holdingStore) PutBlob(data []byte) (string, error) {
+	h.note("put")
+	return h.Store.PutBlob(data)
+}
+
+func (h *holdingStore) Append(b store.Batch, done func(error)) {
+	h.Store.Append(b, func(err error) { h.note("committed"); done(err) })
+}
+
+// What a fork names is its source's until it is written.
+func TestAForkHoldsTheBlobsOfItsSource(t *testing.T) {
+	h := &holdingStore{}
+	r := newRigWith(t, func(c *Config) { h.Store, c.Store = c.Store, h })
+	id := r.create()
+	r.prompt(id, "one", messages.Steer)
+	r.model.next(t).answer("two")
+	r.wait(id)
+	h.mu.Lock()
+	h.did = nil
+	h.mu.Unlock()
+	if _, err := r.do(messages.Fork{SessionID: id}); err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if got := strings.Join(h.did, ", "); got != "recall 1, put 1, committed 1" || h.held != 0 {
+		t.Errorf("%s; %d held behind it", got, h.held)
+	}
 }
 
 func TestABusySessionIsDeletedOnlyByForce(t *testing.T) {

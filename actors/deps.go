@@ -39,6 +39,8 @@ type Store interface {
 	DropSandbox(ctx context.Context, id string) error
 	PutBlob(data []byte) (name string, err error)
 	Blob(name string) ([]byte, error)
+	// HoldBlobs keeps what sessions name until release is called.
+	HoldBlobs() (release func())
 }
 
 // Logins are the logins that a server keeps for its models. Errors are for

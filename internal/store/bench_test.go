@@ -215,3 +215,42 @@ func BenchmarkReopen(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkCollect looks through a home of 100 MB for blobs that nothing names,
+// which happens once behind deletions, when nobody needs the database.
+func BenchmarkCollect(b *testing.B) {
+	dir := b.TempDir()
+	s := open(b, Options{Dir: dir})
+	const sessions, size = 200, 500 << 10
+	var wg sync.WaitGroup
+	for i := range sessions {
+		id := fmt.Sprint("ses_", i)
+		wg.Add(1)
+		s.Append(Batch{Session: id, Record: session(id, "A", 1), Events: ofSize(id, 0, 500, size/500)}, func(err error) {
+			if err != nil {
+				b.Error(err)
+			}
+			wg.Done()
+		})
+		wg.Wait()
+	}
+	if err := s.Close(); err != nil { // read from tables
+		b.Fatal(err)
+	}
+	s = open(b, Options{Dir: dir})
+	b.SetBytes(sessions * size)
+	for b.Loop() {
+		b.StopTimer()
+		if _, err := s.PutBlob([]byte("of nobody")); err != nil {
+			b.Fatal(err)
+		}
+		if err := s.db.Update(func(txn *badger.Txn) error { return txn.Delete(tidyKey) }); err != nil {
+			b.Fatal(err)
+		}
+		age(s)
+		b.StartTimer()
+		if s.collect(); len(files(b, s)) > 0 {
+			b.Fatal("it is still there")
+		}
+	}
+}

@@ -22,8 +22,12 @@ type blobs interface {
 }
 
 // PutBlob keeps data and returns its name. It is on disk when PutBlob
-// returns; the same data again is the same name and costs a look. Nothing
-// removes a blob: other sessions may name the same content.
+// returns; the same data again is the same name and costs a look.
+//
+// It stays as long as a session names it: with 64 hexadecimal digits that stand
+// between other characters in an event, or in a blob that is a JSON array or object
+// and that a session names. From PutBlob to the commit of that event there are ten
+// minutes. Who finds the name in another session holds blobs meanwhile.
 func (s *Store) PutBlob(data []byte) (name string, err error) {
 	sum, err := s.putBlob(data)
 	return hex.EncodeToString(sum[:]), err
@@ -31,6 +35,7 @@ func (s *Store) PutBlob(data []byte) (name string, err error) {
 
 func (s *Store) putBlob(data []byte) (sum [sha256.Size]byte, err error) {
 	sum = sha256.Sum256(data)
+	s.naming.put(sum)
 	return sum, s.blobs.put(hex.EncodeToString(sum[:]), data)
 }
 
@@ -45,7 +50,7 @@ func (s *Store) Blob(name string) ([]byte, error) {
 		return nil, err
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != name {
-		return nil, fmt.Errorf("read blob %s: content was changed", name)
+		return nil, fmt.Errorf("read blob %s: %w", name, errAltered)
 	}
 	return data, nil
 }

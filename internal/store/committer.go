@@ -100,6 +100,7 @@ type committer struct {
 	closing bool
 	st      Stats
 	deleted bool // a deletion finished that tidy does not know of
+	ended   int  // deletions that finished
 
 	// What follows belongs to the goroutine.
 	heads     map[string]*head
@@ -329,6 +330,13 @@ func (c *committer) takeDeleted() bool {
 	return d
 }
 
+// deletionsEnded is how many deletions finished.
+func (c *committer) deletionsEnded() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
 func (c *committer) run() {
 	defer close(c.quit)
 	for {
@@ -447,11 +455,12 @@ func (c *committer) writeSome(group []*item) int {
 	var bytes, rows, n int
 	if !c.hasSchema {
 		version := binary.BigEndian.AppendUint64(nil, schemaVersion)
-		if err := txn.Set(schemaKey, version); err != nil {
+		born := binary.BigEndian.AppendUint64(nil, uint64(c.s.opened.UnixMilli()))
+		if err := errors.Join(txn.Set(schemaKey, version), txn.Set(bornKey, born)); err != nil {
 			group[0].err = writeError(c.s.where(), err)
 			return 1
 		}
-		rows++
+		rows += 2
 	}
 	var written []*item
 	for _, it := range group {
@@ -795,6 +804,7 @@ func (c *committer) deleteSome() {
 	if finished {
 		c.mu.Lock()
 		c.deleted = true
+		c.ended++
 		c.mu.Unlock()
 	}
 }
@@ -836,7 +846,7 @@ func (c *committer) deleteStep(d *deletion) (finished bool, err error) {
 			}
 		}
 		if finished {
-			return txn.Delete(deleteKey(d.session))
+			return errors.Join(txn.Delete(deleteKey(d.session)), txn.Delete(tidyKey))
 		}
 		return nil
 	})

@@ -9,23 +9,16 @@ import (
 // Count is the number of sessions. It neither wakes a store that rests nor keeps
 // one from coming to rest: whoever watches a process asks for it again and again.
 func (s *Store) Count(ctx context.Context) (int, error) {
-	s.mu.Lock()
-	db, known := s.db, s.sessions
-	switch {
-	case s.closed:
-		s.mu.Unlock()
-		return 0, badger.ErrDBClosed
-	case db == nil:
-		s.mu.Unlock()
-		return known, ctx.Err()
-	}
-	s.reads++
-	s.mu.Unlock()
-	defer func() {
+	db, _ := s.peek()
+	if db == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.readEnds()
-	}()
+		if s.closed {
+			return 0, badger.ErrDBClosed
+		}
+		return s.sessions, ctx.Err()
+	}
+	defer s.unpeek()
 	n := 0
 	err := db.View(func(txn *badger.Txn) (err error) {
 		n, err = count(ctx, txn)

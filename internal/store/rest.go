@@ -53,6 +53,24 @@ func (s *Store) give() {
 	s.readEnds()
 }
 
+// peek returns the database, open until unpeek, for who does not need it: nil if
+// it is closed. It says when somebody needed it last.
+func (s *Store) peek() (*badger.DB, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.db == nil {
+		return nil, time.Time{}
+	}
+	s.reads++
+	return s.db, s.needed
+}
+
+func (s *Store) unpeek() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readEnds()
+}
+
 // readEnds is the end of a read. It needs mu.
 func (s *Store) readEnds() {
 	if s.reads--; s.reads == 0 {
@@ -164,7 +182,14 @@ func (s *Store) lull() {
 		return
 	}
 	s.mu.Unlock()
-	s.tidy()
+	if !s.tidy() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.closed {
+			s.watch(s.restAfter)
+		}
+		return
+	}
 	rested, err := s.shut()
 	if err != nil {
 		s.log.Warn("session store does not come to rest", "error", firstLine(err.Error()))
@@ -175,12 +200,17 @@ func (s *Store) lull() {
 }
 
 // tidy does what is better done when nobody waits: it removes what a crash left half
-// written, and gives back the space of deleted sessions, which may take a second.
-func (s *Store) tidy() {
+// written, and gives back the space of deleted sessions, which may take seconds. It
+// tells whether still nobody waits.
+func (s *Store) tidy() bool {
 	s.sweep.Do(s.blobs.sweep)
+	if !s.collect() {
+		return false
+	}
 	if s.commit.takeDeleted() {
 		s.flatten()
 	}
+	return true
 }
 
 // flatten gives back the space of deleted sessions.

@@ -86,10 +86,13 @@ func (s *Store) mendFresh(opt badger.Options) error {
 // freshDir is where salvage builds.
 func (s *Store) freshDir() string { return filepath.Join(s.dir, "badger.new") }
 
+// damagedName begins the names under which damaged databases are kept.
+const damagedName = "badger.damaged-"
+
 // damagedDir is a free name to keep a damaged database under.
 func (s *Store) damagedDir() string {
 	for i := 1; ; i++ {
-		path := filepath.Join(s.dir, fmt.Sprintf("badger.damaged-%d", i))
+		path := filepath.Join(s.dir, fmt.Sprint(damagedName, i))
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 			return path
 		}

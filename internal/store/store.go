@@ -20,6 +20,11 @@
 //     process that does nothing has no timers that run. The read or write that
 //     needs it next waits for some tens of milliseconds until it is open. Who
 //     comes when it cannot be opened, or is not there any more, is refused.
+//   - Blobs: what a session names is there. What no session names any more is
+//     removed some time after the deletion of the last one that did, when nobody
+//     has needed the database for a while; see PutBlob and HoldBlobs. Nothing is
+//     removed while the database is damaged, or one that was is kept beside it,
+//     and never what is older than the database.
 //   - Damage: every event holds the hash of the one before it, so a torn or
 //     altered log is told from a whole one when it is read. What can still be
 //     read is returned with a description of the damage.
@@ -118,7 +123,10 @@ type Store struct {
 	log    *slog.Logger
 	space  *space
 	blobs  blobs
+	files  *blobFolder // the same; nil in memory
+	naming naming
 	commit *committer
+	opened time.Time
 	schema uint64 // what the store was written with
 
 	migrating sync.Mutex  // held by Migrate; guards schema
@@ -157,7 +165,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Store{log: o.Log, unlock: func() {}, rested: o.Rested, restAfter: restAfter, closeWithin: closeLimit}
+	s := &Store{log: o.Log, unlock: func() {}, opened: time.Now(), rested: o.Rested, restAfter: restAfter, closeWithin: closeLimit}
 	s.unread.L = &s.mu
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -174,7 +182,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	opt := badgerOptions(s.badgerDir(), s.log)
 	s.blobs = newBlobMap()
 	if s.dir != "" {
-		s.blobs = &blobFolder{dir: filepath.Join(s.dir, "blobs"), space: s.space}
+		s.files = &blobFolder{dir: filepath.Join(s.dir, "blobs"), space: s.space}
+		s.blobs = s.files
 		if err := s.prepareFolder(); err != nil {
 			return nil, err
 		}
