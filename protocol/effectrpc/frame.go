@@ -33,16 +33,17 @@ const (
 	kindDefect
 )
 
+// kinds are the tags of frames, as JSON.
 var kinds = map[string]kind{
-	"Request":   kindRequest,
-	"Ack":       kindAck,
-	"Interrupt": kindInterrupt,
-	"Ping":      kindPing,
-	"Eof":       kindEof,
-	"Exit":      kindExit,
-	"Chunk":     kindChunk,
-	"Pong":      kindPong,
-	"Defect":    kindDefect,
+	`"Request"`:   kindRequest,
+	`"Ack"`:       kindAck,
+	`"Interrupt"`: kindInterrupt,
+	`"Ping"`:      kindPing,
+	`"Eof"`:       kindEof,
+	`"Exit"`:      kindExit,
+	`"Chunk"`:     kindChunk,
+	`"Pong"`:      kindPong,
+	`"Defect"`:    kindDefect,
 }
 
 // frame is one frame of either direction; which fields count depends on kind.
@@ -125,12 +126,16 @@ func parseFrame(line []byte) (frame, error) {
 	if members.Err() == rawjson.ErrMalformed {
 		return frame{}, malformed(line)
 	}
-	name, named := rawjson.Text(tag)
-	if f.kind = kinds[name]; f.kind == kindUnknown {
-		if !named {
+	if f.kind = kinds[string(tag)]; f.kind == kindUnknown {
+		name, ok := rawjson.Text(tag)
+		if !ok {
 			name = string(tag)
+		} else {
+			f.kind = kinds[string(quote(name))] // written with escapes
 		}
-		return frame{}, &badFrame{"Unknown request tag: " + shorten(name)}
+		if f.kind == kindUnknown {
+			return frame{}, &badFrame{"Unknown request tag: " + shorten(name)}
+		}
 	}
 	switch f.kind {
 	case kindRequest:

@@ -19,7 +19,7 @@ var frameSeeds = []string{
 	failure("1", `{"_tag":"Fail","error":{"_tag":"E"}},{"_tag":"Die","defect":"x"},`+interruptReason),
 	chunk("9", `{"a":[1,{"b":"]}"}]}`, `"\\"`, "-1.5e3", "null"),
 	defect(`{"name":"E","message":""}`),
-	`null`, `[]`, `{}`, ` `, `{"a":1,"a":2}`, "{\"_tag\":\"\xff\"}", strings.Repeat("[", 20000), `{"_tag":"Exit","requestId":1,"exit":[]}`,
+	`{"_t\u0061g":"\u0041ck","requestId":9}`, `null`, `[]`, `{}`, ` `, `{"a":1,"a":2}`, "{\"_tag\":\"\xff\"}", strings.Repeat("[", 20000), `{"_tag":"Exit","requestId":1,"exit":[]}`,
 }
 
 // FuzzLines: how a connection cuts its bytes into pieces does not change the

@@ -120,7 +120,7 @@ func otherKind(src []byte) error {
 }
 
 // fewElements is room for the usual chunk of a stream.
-const fewElements = 8
+const fewElements = 4
 
 // Elements returns the values of the array in src, without space around them.
 // The errors are ErrOtherKind and ErrMalformed.
