@@ -42,6 +42,16 @@ var paceHeap = sync.OnceFunc(func() {
 	adjustHeap()
 })
 
+// growHeap lets the heap of a process that ends soon grow to heapFloor at once,
+// and keeps to heapGoal from then on. Without it the first collection, after which
+// a pace can be set, would be due at goMinimum.
+func growHeap() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(heapFloor * 100 / goMinimum)
+	}
+	paceHeap()
+}
+
 // adjustHeap sets the pace by what is alive, and comes back after the next
 // collection.
 func adjustHeap() {

@@ -161,7 +161,7 @@ const listPage = 2000
 
 // listSessions returns all sessions that match, newest first.
 func listSessions(ctx context.Context, c *client.Client, q messages.ListSessions) ([]messages.SessionInfo, error) {
-	paceHeap() // collecting what little a list leaves behind took a quarter of its time
+	growHeap() // collecting what little a list leaves behind took a quarter of its time
 	q.Limit = listPage
 	all := []messages.SessionInfo{}
 	seen := map[string]bool{} // one that is worked in meanwhile moves to the front

@@ -138,16 +138,18 @@ func (c *committer) repair(session string, f findings) error {
 	if err != nil {
 		return err
 	}
-	err = c.s.db.Update(func(txn *badger.Txn) error {
-		for _, k := range f.extra {
-			if err := txn.Delete(k); err != nil {
+	err = c.s.tally.unknown(func() error {
+		return c.s.db.Update(func(txn *badger.Txn) error {
+			for _, k := range f.extra {
+				if err := txn.Delete(k); err != nil {
+					return err
+				}
+			}
+			if err := txn.Set(indexKey(f.record.UpdatedAt, session), indexValue(&f.record)); err != nil {
 				return err
 			}
-		}
-		if err := txn.Set(indexKey(f.record.UpdatedAt, session), indexValue(&f.record)); err != nil {
-			return err
-		}
-		return txn.Set(recordKey(session), encodeSession(kept, f.good.Seq))
+			return txn.Set(recordKey(session), encodeSession(kept, f.good.Seq))
+		})
 	})
 	if err != nil {
 		return writeError(c.s.where(), err)

@@ -452,7 +452,7 @@ func (c *committer) commitGroup(group []*item) {
 func (c *committer) writeSome(group []*item) int {
 	txn := c.s.db.NewTransaction(true)
 	defer txn.Discard()
-	var bytes, rows, n int
+	var bytes, rows, n, made int
 	if !c.hasSchema {
 		version := binary.BigEndian.AppendUint64(nil, schemaVersion)
 		born := binary.BigEndian.AppendUint64(nil, uint64(c.s.opened.UnixMilli()))
@@ -484,13 +484,14 @@ func (c *committer) writeSome(group []*item) int {
 		c.heads[it.b.Session] = p.head
 		bytes += p.bytes
 		rows += len(p.rows)
+		made += p.made
 		written = append(written, it)
 		n++
 	}
 	if len(written) == 0 {
 		return n
 	}
-	if err := txn.Commit(); err != nil {
+	if err := c.s.tally.change(made, txn.Commit); err != nil {
 		c.s.log.Warn("commit", "store", c.s.where(), "cause", causeOf(err))
 		c.fail(written, writeError(c.s.where(), err))
 		return n
@@ -527,6 +528,7 @@ type prepared struct {
 	rows  []row
 	bytes int
 	head  *head // the session's after the batch
+	made  int   // 1: the batch makes its session, -1: removes it
 }
 
 func (p *prepared) set(key, value []byte) {
@@ -654,7 +656,7 @@ func (c *committer) encode(b *Batch, h *head, v *values, inline int) (*prepared,
 		p.remove(firstKey(b.Session))
 		p.remove(recordKey(b.Session))
 		p.remove(indexKey(h.updated, b.Session))
-		p.head = &head{}
+		p.head, p.made = &head{}, -1
 		return p, nil
 	}
 	if v == nil {
@@ -672,6 +674,7 @@ func (c *committer) encode(b *Batch, h *head, v *values, inline int) (*prepared,
 		p.set(recordKey(b.Session), value)
 		if !h.exists {
 			p.set(firstKey(b.Session), value)
+			p.made = 1
 		}
 		if h.exists && h.updated != b.Record.UpdatedAt {
 			p.remove(indexKey(h.updated, b.Session))

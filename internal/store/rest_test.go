@@ -77,6 +77,80 @@ func TestAStoreThatRestsRunsNothingAndAnswersTheNextReadAndWrite(t *testing.T) {
 }
 
 // Whoever watches a process asks again and again how many sessions there are.
+// A number that is known is not counted again, so it must follow what is written.
+func TestTheNumberOfSessionsIsKept(t *testing.T) {
+	s := open(t, Options{Dir: t.TempDir()})
+	counted := func() int {
+		t.Helper()
+		n, err := s.Count(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	// The first who count come while sessions are made and removed.
+	var writers, readers sync.WaitGroup
+	var written atomic.Bool
+	for w := range 4 {
+		writers.Go(func() {
+			for n := range 20 {
+				id := fmt.Sprintf("ses_%d_%d", w, n)
+				all := []Batch{{Session: id, Record: session(id, "A", 1)}, {Session: id, Record: session(id, "B", 2)}, {Session: id, Delete: true}}
+				if n%4 != 0 {
+					all = all[:2]
+				}
+				for _, b := range all {
+					if err := commit(s, b); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	readers.Go(func() {
+		for !written.Load() {
+			s.tally.more.Store(0) // as if nobody had
+			if n, err := s.Count(t.Context()); err != nil || n < 0 || n > 4*20 {
+				t.Errorf("counted %d, %v", n, err)
+			}
+		}
+	})
+	writers.Wait()
+	written.Store(true)
+	readers.Wait()
+	const left = 4 * 15
+	if n := counted(); n != left {
+		t.Errorf("%d sessions are left, want %d", n, left)
+	}
+	s.tally.more.Store(0)
+	if n := counted(); n != left {
+		t.Errorf("there are %d sessions, want %d", n, left)
+	}
+	// What is refused makes none; a repair puts back what the list had lost.
+	if err := commit(s, Batch{Session: "ses_0_0", Events: []messages.Event{{Seq: 1}}}); err == nil {
+		t.Error("events of a session that is removed are written")
+	}
+	if err := s.db.Update(func(txn *badger.Txn) error { return txn.Delete(indexKey(2, "ses_0_1")) }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Repair(t.Context(), "ses_0_1"); err != nil {
+		t.Fatal(err)
+	}
+	if n := counted(); n != left {
+		t.Errorf("after a refusal and a repair there are %d, want %d", n, left)
+	}
+	if err := s.Rest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := counted(); n != left {
+		t.Errorf("at rest there are %d, want %d", n, left)
+	}
+	mustCommit(t, s, Batch{Session: "ses_more", Record: session("ses_more", "A", 1)})
+	if n := counted(); n != left+1 {
+		t.Errorf("with one more there are %d, want %d", n, left+1)
+	}
+}
+
 func TestWhoCountsSessionsDoesNotKeepAStoreFromItsRest(t *testing.T) {
 	s := open(t, Options{Dir: t.TempDir()})
 	needed := func() time.Time {

@@ -131,6 +131,7 @@ type Store struct {
 
 	migrating sync.Mutex  // held by Migrate; guards schema
 	filling   atomic.Bool // rows of the list index are being written anew
+	tally     tally
 
 	rested    func()
 	sweep     sync.Once     // of what a crash left
