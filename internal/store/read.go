@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 
 	"codework/messages"
@@ -425,10 +424,12 @@ func (s *Store) record(txn *badger.Txn, session string) (r messages.SessionRecor
 // session up to the last one that is answered with.
 func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.SessionRecord, error) {
 	var out []messages.SessionRecord
-	var read []rawRecord // chosen and not decoded yet
+	var chosen []string // not yet in a stretch
 	choose := newFilter(f)
 	bare := 0
 	err := s.view(func(txn *badger.Txn) error {
+		var under stretches
+		defer under.Wait() // whatever happens: they read txn
 		start := []byte(indexPrefix)
 		if f.Before != "" {
 			at := f.BeforeTime
@@ -479,15 +480,21 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 					continue
 				}
 			}
-			read = append(read, readRecord(txn, id))
-			if len(read) == listStretch || len(out)+len(read) == f.Limit {
-				out, read = append(out, s.decodeRecords(read)...), read[:0]
+			chosen = append(chosen, id)
+			full := len(out)+under.sessions+len(chosen) == f.Limit
+			if len(chosen) == listStretch || full {
+				s.readStretch(txn, &under, chosen)
+				chosen = nil
+			}
+			if full {
+				out = s.decoded(&under, out)
 			}
 			if len(out) == f.Limit && f.Limit > 0 {
 				return nil
 			}
 		}
-		out = append(out, s.decodeRecords(read)...)
+		s.readStretch(txn, &under, chosen)
+		out = s.decoded(&under, out)
 		return nil
 	})
 	if err != nil {
@@ -499,62 +506,53 @@ func (s *Store) List(ctx context.Context, f messages.ListSessions) ([]messages.S
 	return out, nil
 }
 
-// rawRecord is a session's record as it is stored, or why there is none.
-type rawRecord struct {
-	id    string
-	value []byte
-	err   error
+// listStretch is how many records are read and decoded together: enough to be
+// worth a goroutine, half a millisecond.
+const listStretch = 50
+
+// stretches are the records of a list that are read and decoded, in order, while
+// the rows behind them are looked at: that is as much work, and there is a second
+// processor for it.
+type stretches struct {
+	sync.WaitGroup
+	all      []stretch
+	sessions int
 }
 
-func readRecord(txn *badger.Txn, session string) rawRecord {
-	r := rawRecord{id: session}
-	item, err := txn.Get(recordKey(session))
-	if err == nil {
-		r.value, err = item.ValueCopy(nil)
-	}
-	r.err = err
-	return r
+type stretch struct {
+	ids     []string
+	records []messages.SessionRecord
+	errs    []error
 }
 
-const (
-	// listStretch is how many records are decoded together.
-	listStretch = 500
-	// listShare is the least that is worth a goroutine: half a millisecond.
-	listShare = 50
-)
+// readStretch begins to read records. A transaction that only reads may be read
+// by several goroutines.
+func (s *Store) readStretch(txn *badger.Txn, under *stretches, ids []string) {
+	st := stretch{ids, make([]messages.SessionRecord, len(ids)), make([]error, len(ids))}
+	under.all = append(under.all, st)
+	under.sessions += len(ids)
+	under.Go(func() {
+		for i, id := range st.ids {
+			st.records[i], _, st.errs[i] = s.record(txn, id)
+		}
+	})
+}
 
-// decodeRecords decodes records on all processors, which is most of what a list
-// costs. One that cannot be read is left out with a warning.
-func (s *Store) decodeRecords(read []rawRecord) []messages.SessionRecord {
-	out := make([]messages.SessionRecord, len(read))
-	share := max(listShare, (len(read)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
-	var others sync.WaitGroup
-	for from := 0; from < len(read); from += share {
-		to := min(from+share, len(read))
-		decode := func() {
-			for i := from; i < to; i++ {
-				if read[i].err == nil {
-					out[i], _, read[i].err = decodeSession(read[i].value, s.Blob)
-				}
+// decoded waits for the stretches and adds their records to out. One that cannot
+// be read is left out with a warning.
+func (s *Store) decoded(under *stretches, out []messages.SessionRecord) []messages.SessionRecord {
+	under.Wait()
+	for _, st := range under.all {
+		for i, err := range st.errs {
+			if err != nil {
+				s.log.Warn("session left out of the list", "session", st.ids[i], "error", firstLine(err.Error()))
+				continue
 			}
-		}
-		if to == len(read) {
-			decode()
-		} else {
-			others.Go(decode)
+			out = append(out, st.records[i])
 		}
 	}
-	others.Wait()
-	n := 0
-	for i := range read {
-		if err := read[i].err; err != nil {
-			s.log.Warn("session left out of the list", "session", read[i].id, "error", firstLine(err.Error()))
-			continue
-		}
-		out[n] = out[i]
-		n++
-	}
-	return out[:n]
+	under.all, under.sessions = nil, 0
+	return out
 }
 
 // Prompt tells which session admitted a prompt id, and the hash of what was
