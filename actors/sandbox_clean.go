@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"codework/internal/pattern"
 	"codework/providers/credentials"
 	"codework/sandboxes"
 )
@@ -49,12 +50,12 @@ func (c *cleaner) learn(v string) {
 
 // secretForms are secrets that show by where they stand: in a header, in a
 // query, before the host of an address. The first group stays.
-var secretForms = []*regexp.Regexp{
-	regexp.MustCompile(`(?i)(authorization["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',}]+`),
-	regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`),
-	regexp.MustCompile(`(?i)([?&](?:[a-z_-]*(?:token|key|secret|signature|password)|sig|auth)=)[^&\s"']+`),
-	regexp.MustCompile(`(?i)(x-(?:api-key|access-token)["']?\s*[:=]\s*["']?)[^\s"',}]+`),
-	regexp.MustCompile(`(://[^\s/:@]*:)[^\s/@]+@`),
+var secretForms = []func() *regexp.Regexp{
+	pattern.Lazy(`(?i)(authorization["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',}]+`),
+	pattern.Lazy(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`),
+	pattern.Lazy(`(?i)([?&](?:[a-z_-]*(?:token|key|secret|signature|password)|sig|auth)=)[^&\s"']+`),
+	pattern.Lazy(`(?i)(x-(?:api-key|access-token)["']?\s*[:=]\s*["']?)[^\s"',}]+`),
+	pattern.Lazy(`(://[^\s/:@]*:)[^\s/@]+@`),
 }
 
 // text is s without secrets, at most maxErrorText long.
@@ -74,7 +75,7 @@ func (c *cleaner) text(s string) string {
 		if i == len(secretForms)-1 {
 			with += "@"
 		}
-		s = form.ReplaceAllString(s, with)
+		s = form().ReplaceAllString(s, with)
 	}
 	if len(s) > maxErrorText {
 		s = strings.ToValidUTF8(s[:maxErrorText-len("…")], "") + "…"

@@ -17,12 +17,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
+	"codework/internal/pattern"
 	"codework/sandboxes"
 )
 
@@ -183,7 +183,7 @@ func (f *finder) take(file, folder string, b []byte, err error) {
 	if s.Name == "" {
 		s.Name = folder
 	}
-	if !skillName.MatchString(s.Name) {
+	if !skillName().MatchString(s.Name) {
 		f.problem(file, fmt.Errorf("the name %q is not made of a-z, 0-9 and -", clip(s.Name, maxReason)))
 		return
 	}
@@ -195,7 +195,7 @@ func (f *finder) take(file, folder string, b []byte, err error) {
 	f.found = append(f.found, s)
 }
 
-var skillName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+var skillName = pattern.Lazy(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
 const leadIn = "Instructions for special tasks. When a task fits one of them, read its file before you begin; paths in it are relative to its folder."
 

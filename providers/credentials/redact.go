@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+
+	"codework/internal/pattern"
 )
 
 const (
@@ -20,19 +22,19 @@ const (
 // patterns find tokens that are not known by value: those of an answer that
 // failed half way, or a part of a known one.
 var patterns = []struct {
-	find *regexp.Regexp
+	find func() *regexp.Regexp
 	with string
 }{
 	// A scheme of the Authorization header.
-	{regexp.MustCompile(`(?i)\b(bearer|basic)(\s+|%20|\+)["']?[^\s"',;]+`), "$1 " + redacted},
+	{pattern.Lazy(`(?i)\b(bearer|basic)(\s+|%20|\+)["']?[^\s"',;]+`), "$1 " + redacted},
 	// name=value, name: value and "name":"value" of the OAuth messages.
-	{regexp.MustCompile(`(?i)\b((?:access|refresh|id|device|user|auth|authorization)_?(?:token|code)|device_auth_id|code_verifier|code_challenge|client_secret|code|state|token|authorization)(["']?\s*[=:]\s*|%3D|%22%3A%22)["']?[^\s"',;&}]+`), "$1$2" + redacted},
+	{pattern.Lazy(`(?i)\b((?:access|refresh|id|device|user|auth|authorization)_?(?:token|code)|device_auth_id|code_verifier|code_challenge|client_secret|code|state|token|authorization)(["']?\s*[=:]\s*|%3D|%22%3A%22)["']?[^\s"',;&}]+`), "$1$2" + redacted},
 	// A JWT, which is what Codex tokens are, also one that was cut.
-	{regexp.MustCompile(`\beyJ[\w-]{8,}(?:\.[\w-]*)*`), redacted},
+	{pattern.Lazy(`\beyJ[\w-]{8,}(?:\.[\w-]*)*`), redacted},
 	// Tokens with the prefixes of GitHub and OpenAI.
-	{regexp.MustCompile(`\b(?:gh[a-z]_|github_pat_|sk-|rt_|rt\.|ac_)[\w.~-]{6,}`), redacted},
+	{pattern.Lazy(`\b(?:gh[a-z]_|github_pat_|sk-|rt_|rt\.|ac_)[\w.~-]{6,}`), redacted},
 	// Whatever else is too long for a word.
-	{regexp.MustCompile(`[\w~+/=-]{40,}`), redacted},
+	{pattern.Lazy(`[\w~+/=-]{40,}`), redacted},
 }
 
 // Redact makes one line of what somebody else said, without the given secrets
@@ -46,7 +48,7 @@ func Redact(s string, secrets ...string) string {
 		s = strings.ReplaceAll(s, url.QueryEscape(secret), redacted)
 	}
 	for _, p := range patterns {
-		s = p.find.ReplaceAllString(s, p.with)
+		s = p.find().ReplaceAllString(s, p.with)
 	}
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 	if r := []rune(s); len(r) > maxLine {

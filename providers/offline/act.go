@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+
+	"codework/internal/pattern"
 )
 
 // The rules of this file do exactly what the prompt spells out, and nothing
@@ -17,12 +19,12 @@ const (
 )
 
 var (
-	runQuoted = lazy("(?i)^\\s*(?:please )?(?:run|execute|exec)(?: the| this)?(?: command)?:? *`([^`\n]+)`")
-	runPrompt = lazy(`^\s*[$!] +(\S[^\n]*)$`)
+	runQuoted = pattern.Lazy("(?i)^\\s*(?:please )?(?:run|execute|exec)(?: the| this)?(?: command)?:? *`([^`\n]+)`")
+	runPrompt = pattern.Lazy(`^\s*[$!] +(\S[^\n]*)$`)
 
 	anyQuoted   = "(?:`([^`]+)`|\"([^\"]+)\"|'([^']+)')"
-	replacement = lazy(`(?i)^\s*(?:please )?(?:replace|change) ` + anyQuoted + ` (?:with|by|to|into) ` + anyQuoted + ` in [` + "`" + `"']?([^\s` + "`" + `"']+)`)
-	creation    = lazy(`(?is)^\s*(?:please )?(?:create|write|make)(?: me)?(?: an?| the)?(?: new)?(?: file)?(?: called| named)? [` + "`" + `"']?([\w./~@+-]*\w)[` + "`" + `"']? (?:with|containing|saying|that says)(?: the)?(?: content| contents| text| line)?:? *` + "(?:`([^`]+)`|\"([^\"]+)\")")
+	replacement = pattern.Lazy(`(?i)^\s*(?:please )?(?:replace|change) ` + anyQuoted + ` (?:with|by|to|into) ` + anyQuoted + ` in [` + "`" + `"']?([^\s` + "`" + `"']+)`)
+	creation    = pattern.Lazy(`(?is)^\s*(?:please )?(?:create|write|make)(?: me)?(?: an?| the)?(?: new)?(?: file)?(?: called| named)? [` + "`" + `"']?([\w./~@+-]*\w)[` + "`" + `"']? (?:with|containing|saying|that says)(?: the)?(?: content| contents| text| line)?:? *` + "(?:`([^`]+)`|\"([^\"]+)\")")
 )
 
 // ownCommand is the command that a prompt spells out.

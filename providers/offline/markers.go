@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"codework/internal/pattern"
 )
 
 // markerWords are what people leave in code for later.
@@ -22,11 +24,11 @@ const (
 )
 
 var (
-	markerWord = lazy(`\b(` + markerWords + `)\b`)
+	markerWord = pattern.Lazy(`\b(` + markerWords + `)\b`)
 	// markerLead is what stands before a marker in a comment or a list.
-	markerLead = lazy(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|^[-*+]( \[ \])?)$`)
+	markerLead = pattern.Lazy(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|^[-*+]( \[ \])?)$`)
 	// markerTail is what follows one: a colon, or a person.
-	markerTail = lazy(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
+	markerTail = pattern.Lazy(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
 )
 
 // markers summarizes the open TODO, FIXME, XXX and HACK marks.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"codework/internal/pattern"
 )
 
 // The commands below run in any POSIX shell with the usual tools. In a git
@@ -106,7 +108,7 @@ type hit struct {
 
 func (h hit) place() string { return fmt.Sprintf("%s:%d", h.path, h.line) }
 
-var hitLine = lazy(`^(.+?):(\d+):(.*)$`)
+var hitLine = pattern.Lazy(`^(.+?):(\d+):(.*)$`)
 
 // hits reads path:line:text lines and passes over everything else, such as
 // notices of the tool.

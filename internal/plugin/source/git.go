@@ -83,7 +83,7 @@ func (s *Store) fetchGit(ctx context.Context, e plugin.Entry, sp Spec, dir strin
 	}
 	out, err := git(ctx, sp.URL, alone, "-C", repository, "rev-parse", "--verify", "--end-of-options", "FETCH_HEAD^{commit}").CombinedOutput()
 	commit := strings.TrimSpace(string(out))
-	if err != nil || !commitText.MatchString(commit) {
+	if err != nil || !commitText().MatchString(commit) {
 		return fetched{}, fault(e, plugin.NoCommit, "%s is no commit", ref)
 	}
 	if sp.Fixed() && commit != sp.Ref {
@@ -191,7 +191,7 @@ func (s *Store) askGit(ctx context.Context, e plugin.Entry, sp Spec) (string, er
 	found := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		commit, name, ok := strings.Cut(strings.TrimSpace(line), "\t")
-		if ok && commitText.MatchString(commit) {
+		if ok && commitText().MatchString(commit) {
 			found[name] = commit
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 
+	"codework/internal/pattern"
 	"codework/internal/plugin"
 )
 
@@ -38,13 +38,13 @@ type Spec struct {
 }
 
 var (
-	packageName = regexp.MustCompile(`^(@[a-z0-9~_][a-z0-9._~-]*/)?[a-z0-9~_][a-z0-9._~-]*$`)
+	packageName = pattern.Lazy(`^(@[a-z0-9~_][a-z0-9._~-]*/)?[a-z0-9~_][a-z0-9._~-]*$`)
 	// versionText has no ":" or "/", which would make it an address.
-	versionText  = regexp.MustCompile(`^[A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|*+_ -]*$`)
-	exactVersion = regexp.MustCompile(`^\d+\.\d+\.\d+(-[A-Za-z0-9.-]+)?(\+[A-Za-z0-9.-]+)?$`)
-	refText      = regexp.MustCompile(`^[A-Za-z0-9_@][A-Za-z0-9._/+@-]*$`)
-	commitText   = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
-	githubName   = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$`)
+	versionText  = pattern.Lazy(`^[A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|*+_ -]*$`)
+	exactVersion = pattern.Lazy(`^\d+\.\d+\.\d+(-[A-Za-z0-9.-]+)?(\+[A-Za-z0-9.-]+)?$`)
+	refText      = pattern.Lazy(`^[A-Za-z0-9_@][A-Za-z0-9._/+@-]*$`)
+	commitText   = pattern.Lazy(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	githubName   = pattern.Lazy(`^[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$`)
 )
 
 // maxSpec bounds a module's text, in bytes.
@@ -71,7 +71,7 @@ func Parse(text string) (Spec, error) {
 		return s, nil
 	case strings.HasPrefix(text, "github:"):
 		repository, fragment, _ := strings.Cut(strings.TrimPrefix(text, "github:"), "#")
-		if !githubName.MatchString(repository) {
+		if !githubName().MatchString(repository) {
 			return s, errors.New("github: is followed by owner/repository")
 		}
 		s.URL = "https://github.com/" + strings.TrimSuffix(repository, ".git") + ".git"
@@ -91,11 +91,11 @@ func Parse(text string) (Spec, error) {
 	at := strings.LastIndexByte(text, '@')
 	if s.Name = text; at > 0 {
 		s.Name, s.Version = text[:at], text[at+1:]
-		if !versionText.MatchString(s.Version) {
+		if !versionText().MatchString(s.Version) {
 			return s, errors.New("what follows @ is no version, range or tag")
 		}
 	}
-	if len(s.Name) > 214 || !packageName.MatchString(s.Name) { // npm's own limit
+	if len(s.Name) > 214 || !packageName().MatchString(s.Name) { // npm's own limit
 		return s, errors.New("it is none of " + forms)
 	}
 	return s, nil
@@ -136,7 +136,7 @@ func (s Spec) git(fragment string) (Spec, error) {
 		}
 		s.Sub = sub
 	}
-	if ref != "" && (!refText.MatchString(ref) || strings.Contains(ref, "..")) {
+	if ref != "" && (!refText().MatchString(ref) || strings.Contains(ref, "..")) {
 		return s, errors.New("what follows # is no branch, tag or commit")
 	}
 	s.Ref = ref
@@ -167,9 +167,9 @@ func (s Spec) archive() (Spec, error) {
 func (s Spec) Fixed() bool {
 	switch s.Kind {
 	case NPM:
-		return exactVersion.MatchString(s.Version)
+		return exactVersion().MatchString(s.Version)
 	case Git:
-		return commitText.MatchString(s.Ref)
+		return commitText().MatchString(s.Ref)
 	}
 	return s.Kind == Archive
 }

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"codework/internal/pattern"
 	"codework/internal/plugin"
 )
 
@@ -153,7 +153,7 @@ func spec(e plugin.Entry) (Spec, error) {
 	return s, nil
 }
 
-var notName = regexp.MustCompile(`[^a-z0-9]+`)
+var notName = pattern.Lazy(`[^a-z0-9]+`)
 
 // maxName bounds the readable part of a module's place in the store.
 const maxName = 40
@@ -165,7 +165,7 @@ func (s *Store) slot(e plugin.Entry, spec Spec) string {
 		registry = s.registry(e, spec)
 	}
 	sum := sha256.Sum256([]byte(registry + "\n" + spec.canonical()))
-	name := strings.Trim(notName.ReplaceAllString(strings.ToLower(spec.Base()), "-"), "-")
+	name := strings.Trim(notName().ReplaceAllString(strings.ToLower(spec.Base()), "-"), "-")
 	if len(name) > maxName {
 		name = strings.Trim(name[len(name)-maxName:], "-")
 	}
