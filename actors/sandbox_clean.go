@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"codework/internal/pattern"
 	"codework/providers/credentials"
 	"codework/sandboxes"
 )
@@ -49,14 +48,17 @@ func (c *cleaner) learn(v string) {
 }
 
 // secretForms are secrets that show by where they stand: in a header, in a
-// query, before the host of an address. The first group stays.
-var secretForms = []func() *regexp.Regexp{
-	pattern.Lazy(`(?i)(authorization["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',}]+`),
-	pattern.Lazy(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`),
-	pattern.Lazy(`(?i)([?&](?:[a-z_-]*(?:token|key|secret|signature|password)|sig|auth)=)[^&\s"']+`),
-	pattern.Lazy(`(?i)(x-(?:api-key|access-token)["']?\s*[:=]\s*["']?)[^\s"',}]+`),
-	pattern.Lazy(`(://[^\s/:@]*:)[^\s/@]+@`),
-}
+// query, before the host of an address. The first group stays. They are
+// compiled when they are first used: few processes need them.
+var secretForms = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`(?i)(authorization["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',}]+`),
+		regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`),
+		regexp.MustCompile(`(?i)([?&](?:[a-z_-]*(?:token|key|secret|signature|password)|sig|auth)=)[^&\s"']+`),
+		regexp.MustCompile(`(?i)(x-(?:api-key|access-token)["']?\s*[:=]\s*["']?)[^\s"',}]+`),
+		regexp.MustCompile(`(://[^\s/:@]*:)[^\s/@]+@`),
+	}
+})
 
 // text is s without secrets, at most maxErrorText long.
 func (c *cleaner) text(s string) string {
@@ -70,12 +72,13 @@ func (c *cleaner) text(s string) string {
 	for _, v := range values {
 		s = strings.ReplaceAll(s, v, redacted)
 	}
-	for i, form := range secretForms {
+	forms := secretForms()
+	for i, form := range forms {
 		with := "${1}" + redacted
-		if i == len(secretForms)-1 {
+		if i == len(forms)-1 {
 			with += "@"
 		}
-		s = form().ReplaceAllString(s, with)
+		s = form.ReplaceAllString(s, with)
 	}
 	if len(s) > maxErrorText {
 		s = strings.ToValidUTF8(s[:maxErrorText-len("…")], "") + "…"

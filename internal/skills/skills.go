@@ -17,12 +17,13 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
-	"codework/internal/pattern"
 	"codework/sandboxes"
 )
 
@@ -195,7 +196,8 @@ func (f *finder) take(file, folder string, b []byte, err error) {
 	f.found = append(f.found, s)
 }
 
-var skillName = pattern.Lazy(`^[a-z0-9][a-z0-9-]{0,63}$`)
+// skillName is compiled when it is first used: most processes never look.
+var skillName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`) })
 
 const leadIn = "Instructions for special tasks. When a task fits one of them, read its file before you begin; paths in it are relative to its folder."
 

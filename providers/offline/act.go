@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 // The rules of this file do exactly what the prompt spells out, and nothing
@@ -19,12 +17,12 @@ const (
 )
 
 var (
-	runQuoted = pattern.Lazy("(?i)^\\s*(?:please )?(?:run|execute|exec)(?: the| this)?(?: command)?:? *`([^`\n]+)`")
-	runPrompt = pattern.Lazy(`^\s*[$!] +(\S[^\n]*)$`)
+	runQuoted = lazy("(?i)^\\s*(?:please )?(?:run|execute|exec)(?: the| this)?(?: command)?:? *`([^`\n]+)`")
+	runPrompt = lazy(`^\s*[$!] +(\S[^\n]*)$`)
 
 	anyQuoted   = "(?:`([^`]+)`|\"([^\"]+)\"|'([^']+)')"
-	replacement = pattern.Lazy(`(?i)^\s*(?:please )?(?:replace|change) ` + anyQuoted + ` (?:with|by|to|into) ` + anyQuoted + ` in [` + "`" + `"']?([^\s` + "`" + `"']+)`)
-	creation    = pattern.Lazy(`(?is)^\s*(?:please )?(?:create|write|make)(?: me)?(?: an?| the)?(?: new)?(?: file)?(?: called| named)? [` + "`" + `"']?([\w./~@+-]*\w)[` + "`" + `"']? (?:with|containing|saying|that says)(?: the)?(?: content| contents| text| line)?:? *` + "(?:`([^`]+)`|\"([^\"]+)\")")
+	replacement = lazy(`(?i)^\s*(?:please )?(?:replace|change) ` + anyQuoted + ` (?:with|by|to|into) ` + anyQuoted + ` in [` + "`" + `"']?([^\s` + "`" + `"']+)`)
+	creation    = lazy(`(?is)^\s*(?:please )?(?:create|write|make)(?: me)?(?: an?| the)?(?: new)?(?: file)?(?: called| named)? [` + "`" + `"']?([\w./~@+-]*\w)[` + "`" + `"']? (?:with|containing|saying|that says)(?: the)?(?: content| contents| text| line)?:? *` + "(?:`([^`]+)`|\"([^\"]+)\")")
 )
 
 // ownCommand is the command that a prompt spells out.

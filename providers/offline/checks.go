@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 const (
@@ -66,7 +64,7 @@ type offer struct {
 	commands []string
 }
 
-var wishes = pattern.Lazy(`(?i)\b(tests?|lint|build|builds|building|compil\w*)`)
+var wishes = lazy(`(?i)\b(tests?|lint|build|builds|building|compil\w*)`)
 
 // wish is the kind of check that is asked for: test, lint, build or check,
 // which is all that the project has.
@@ -116,8 +114,8 @@ func targets(wish string, has func(string) bool) []string {
 }
 
 var (
-	taskName = pattern.Lazy(`(?m)^(?: {2}|\t)["']?([A-Za-z][\w:-]*)["']?:`)
-	ruleName = pattern.Lazy(`(?m)^([A-Za-z][\w-]*)[^:=\n]*:([^=]|$)`)
+	taskName = lazy(`(?m)^(?: {2}|\t)["']?([A-Za-z][\w:-]*)["']?:`)
+	ruleName = lazy(`(?m)^([A-Za-z][\w-]*)[^:=\n]*:([^=]|$)`)
 )
 
 // offers are what the project has for a wish, its own words first: what a
@@ -206,7 +204,7 @@ func (p project) packageManager() string {
 	return "npm"
 }
 
-var scriptsPart = pattern.Lazy(`(?s)"scripts"\s*:\s*(\{[^{}]*\})`)
+var scriptsPart = lazy(`(?s)"scripts"\s*:\s*(\{[^{}]*\})`)
 
 // packageScripts reads the scripts of a package.json, whose end may be cut
 // off. The one that npm init writes only says that there is no test.
@@ -301,9 +299,9 @@ func noOffers(p project, kind string) string {
 }
 
 var (
-	failedTest = pattern.Lazy(`^\s*--- FAIL: (\S+)|^FAILED (\S+)|^test (\S+) \.\.\. FAILED|^\s+● (.+)|^FAIL (\S+)|^FAIL\t(\S+ \[[a-z ]+\])|^not ok \d+ -? ?(.+)`)
-	goPackage  = pattern.Lazy(`^(ok|FAIL|\?)\s+\S+`)
-	totalLine  = pattern.Lazy(`^(=+ )?\d+ (passed|failed|error)|^test result:|^Tests:|^# (pass|fail|tests) \d|^\S*\s*\d+ (passing|failing)`)
+	failedTest = lazy(`^\s*--- FAIL: (\S+)|^FAILED (\S+)|^test (\S+) \.\.\. FAILED|^\s+● (.+)|^FAIL (\S+)|^FAIL\t(\S+ \[[a-z ]+\])|^not ok \d+ -? ?(.+)`)
+	goPackage  = lazy(`^(ok|FAIL|\?)\s+\S+`)
+	totalLine  = lazy(`^(=+ )?\d+ (passed|failed|error)|^test result:|^Tests:|^# (pass|fail|tests) \d|^\S*\s*\d+ (passing|failing)`)
 )
 
 // verdict says how one command went: its result, which tests failed, and the

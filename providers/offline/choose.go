@@ -3,8 +3,6 @@ package offline
 import (
 	"cmp"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 // choose finds the rule for what is asked. More special wordings come first;
@@ -39,29 +37,29 @@ func choose(t *talk) rule {
 }
 
 var (
-	asksForChecks = pattern.Lazy(`(?i)\b(run|execute|start|do|perform|try)\b.{0,40}\b(tests?|checks?|lint(er|ers|ing)?|build|test suite|type ?check)\b` +
+	asksForChecks = lazy(`(?i)\b(run|execute|start|do|perform|try)\b.{0,40}\b(tests?|checks?|lint(er|ers|ing)?|build|test suite|type ?check)\b` +
 		`|\b(do|does|are|is|will|would)\b.{0,40}\b(tests? (pass|passing|green|ok|work)|build(s|ing)?|compil(e|es|ing)|checks? (pass|green))\b` +
 		`|^\W*(test|tests|check|checks|lint|build)( it| this| everything| all| the (project|repo|repository|code))?\W*$`)
-	asksForMarkers = pattern.Lazy(`(?i)\b(to-?dos?|fixmes?|xxx|hacks?)\b`)
-	asksForHistory = pattern.Lazy(`(?i)\bgit (status|log|history)\b|\b(uncommitted|unstaged|staged|untracked|working tree)\b` +
+	asksForMarkers = lazy(`(?i)\b(to-?dos?|fixmes?|xxx|hacks?)\b`)
+	asksForHistory = lazy(`(?i)\bgit (status|log|history)\b|\b(uncommitted|unstaged|staged|untracked|working tree)\b` +
 		`|\b(last|latest|recent|newest|previous)( \w+)? (commits?|changes)\b|\b(commit|change) (history|log)\b|\bcommits\b` +
 		`|\bwhat('s| has| have| is)?( been)? changed\b|\bwhat branch\b|\bwhich branch\b`)
-	asksForCount  = pattern.Lazy(`(?i)\bhow (many|much) (\w+ )?(lines|files|code)\b|\bcount( up)?( all)?( the)? (lines|files)\b|\b(number of|total) (lines|files)\b|\blines of code\b|\bhow (big|large) is\b`)
-	asksForLayout = pattern.Lazy(`(?i)\b(layout|structure|structured|organi[sz]ed|directory tree|folders|overview|tour)\b|\blist (all )?(the )?files\b|\bwhat files\b|\bwhich (programming )?languages?\b|\bwhat languages?\b`)
-	asksForSearch = pattern.Lazy(`(?i)\bwhere('s| is| are| do| does| did| can| was| were)\b|\bwho (calls|uses|imports)\b` +
+	asksForCount  = lazy(`(?i)\bhow (many|much) (\w+ )?(lines|files|code)\b|\bcount( up)?( all)?( the)? (lines|files)\b|\b(number of|total) (lines|files)\b|\blines of code\b|\bhow (big|large) is\b`)
+	asksForLayout = lazy(`(?i)\b(layout|structure|structured|organi[sz]ed|directory tree|folders|overview|tour)\b|\blist (all )?(the )?files\b|\bwhat files\b|\bwhich (programming )?languages?\b|\bwhat languages?\b`)
+	asksForSearch = lazy(`(?i)\bwhere('s| is| are| do| does| did| can| was| were)\b|\bwho (calls|uses|imports)\b` +
 		`|\b(uses|usages?|users|references|occurrences|callers|mentions|definitions?) (of|to)\b|^\W*(please )?(search|grep|look|find|locate)\b`)
-	asksForFile    = pattern.Lazy(`(?i)\b(show|read|open|cat|print|display|see|view|explain|describe|summari[sz]e|outline|inside|contents?|what|how|tell|about|list)\b`)
-	asksForProject = pattern.Lazy(`(?i)\b(this|the|my|our) (whole )?(repo|repository|project|code ?base|code|program|app|application|library|package|folder|directory|workspace)\b|\bwhat is this\b|\barchitecture\b|\bwhere am i\b|^\W*ls\W*$`)
+	asksForFile    = lazy(`(?i)\b(show|read|open|cat|print|display|see|view|explain|describe|summari[sz]e|outline|inside|contents?|what|how|tell|about|list)\b`)
+	asksForProject = lazy(`(?i)\b(this|the|my|our) (whole )?(repo|repository|project|code ?base|code|program|app|application|library|package|folder|directory|workspace)\b|\bwhat is this\b|\barchitecture\b|\bwhere am i\b|^\W*ls\W*$`)
 )
 
 // A path in a sentence: a token with a slash or a short ending, or one of the
 // names that files have without either.
 var (
-	token      = pattern.Lazy("[^\\s`\"'“”‘’()<>,;]+")
-	withEnding = pattern.Lazy(`^[\p{L}\p{N}_.@+~-]*[\p{L}\p{N}_]\.[A-Za-z][A-Za-z0-9]{0,9}$`)
-	dotFile    = pattern.Lazy(`^\.[A-Za-z][\w.-]*$`)
-	bareNames  = pattern.Lazy(`(?i)^(readme|makefile|dockerfile|containerfile|licen[sc]e|notice|changelog|contributing|justfile|taskfile|gemfile|rakefile|procfile|codeowners)$`)
-	noPath     = pattern.Lazy(`(?i)^(e\.g|i\.e|etc|and/or|either/or|n/a|w/o|todo/fixme|read/write|tcp/ip|ci/cd|https?:.*|\w+://.*)$`)
+	token      = lazy("[^\\s`\"'“”‘’()<>,;]+")
+	withEnding = lazy(`^[\p{L}\p{N}_.@+~-]*[\p{L}\p{N}_]\.[A-Za-z][A-Za-z0-9]{0,9}$`)
+	dotFile    = lazy(`^\.[A-Za-z][\w.-]*$`)
+	bareNames  = lazy(`(?i)^(readme|makefile|dockerfile|containerfile|licen[sc]e|notice|changelog|contributing|justfile|taskfile|gemfile|rakefile|procfile|codeowners)$`)
+	noPath     = lazy(`(?i)^(e\.g|i\.e|etc|and/or|either/or|n/a|w/o|todo/fixme|read/write|tcp/ip|ci/cd|https?:.*|\w+://.*)$`)
 )
 
 // paths returns what looks like paths in a sentence, in order.
@@ -93,7 +91,7 @@ func target(q string) string {
 	return bareWord(q)
 }
 
-var oneThing = pattern.Lazy(`(?i)^\W*(?:please )?(?:show|open|read|cat|print|list|explain|describe|outline|summari[sz]e)(?: me)?(?: the)?(?: file| folder| directory)? ([\w-]+)(?: file| folder| directory)?\W*$`)
+var oneThing = lazy(`(?i)^\W*(?:please )?(?:show|open|read|cat|print|list|explain|describe|outline|summari[sz]e)(?: me)?(?: the)?(?: file| folder| directory)? ([\w-]+)(?: file| folder| directory)?\W*$`)
 
 // bareWord is a single word in the place of a path, which may be a folder's
 // name or that of a file without its ending.
@@ -104,7 +102,7 @@ func bareWord(q string) string {
 	return ""
 }
 
-var inPath = pattern.Lazy("(?i)\\b(?:in|under|inside|within|below|of)\\s+(?:the\\s+)?(?:file\\s+|folder\\s+|directory\\s+)?[`\"']?([^\\s`\"']+)(\\s+(?:folder|directory|package))?")
+var inPath = lazy("(?i)\\b(?:in|under|inside|within|below|of)\\s+(?:the\\s+)?(?:file\\s+|folder\\s+|directory\\s+)?[`\"']?([^\\s`\"']+)(\\s+(?:folder|directory|package))?")
 
 // scope is the path to which a question is limited: "in src/", "in the store
 // folder". Words that mean the whole project are no scope.

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 const (
@@ -23,10 +21,10 @@ const (
 )
 
 var (
-	asksToExplain = pattern.Lazy(`(?i)\b(explain|describe|summari[sz]e|outline|what (does|is)|how does|tell|about|purpose)\b`)
-	fromLine      = pattern.Lazy(`(?i)\b(?:from )?lines? (\d{1,7})(?:\s*(?:-|–|to|until)\s*(\d{1,7}))?`)
+	asksToExplain = lazy(`(?i)\b(explain|describe|summari[sz]e|outline|what (does|is)|how does|tell|about|purpose)\b`)
+	fromLine      = lazy(`(?i)\b(?:from )?lines? (\d{1,7})(?:\s*(?:-|–|to|until)\s*(\d{1,7}))?`)
 	// notice is what the read tool adds when a file goes on.
-	notice = pattern.Lazy(`\n\n?\[[^\n]*\b(offset|lines?|limit)\b[^\n]*\]\s*$`)
+	notice = lazy(`\n\n?\[[^\n]*\b(offset|lines?|limit)\b[^\n]*\]\s*$`)
 )
 
 // read is a call that gives lines of a file, with read or else with bash.
@@ -191,30 +189,30 @@ type language struct {
 }
 
 var (
-	script = language{"JavaScript or TypeScript", pattern.Lazy(`^(export )?(default )?(declare )?(abstract )?(async )?(function\*?|class|interface|enum|namespace|type|const|let|var)\s+\w+`)}
-	cLike  = language{"C or C++", pattern.Lazy(`^(typedef|struct|class|enum|union|namespace|#define|[A-Za-z_][\w:<>*&\s]*\([^;]*$)`)}
-	plain  = language{"text", pattern.Lazy(`^$a`)} // nothing matches
+	script = language{"JavaScript or TypeScript", lazy(`^(export )?(default )?(declare )?(abstract )?(async )?(function\*?|class|interface|enum|namespace|type|const|let|var)\s+\w+`)}
+	cLike  = language{"C or C++", lazy(`^(typedef|struct|class|enum|union|namespace|#define|[A-Za-z_][\w:<>*&\s]*\([^;]*$)`)}
+	plain  = language{"text", lazy(`^$a`)} // nothing matches
 
 	languages = map[string]language{
-		".go": {"Go", pattern.Lazy(`^(func|type)\s|^(var|const)\s+\w`)},
-		".py": {"Python", pattern.Lazy(`^\s{0,4}(async def|def|class)\s+\w+`)},
-		".rs": {"Rust", pattern.Lazy(`^\s{0,4}(pub(\([^)]*\))?\s+)?(async\s+|unsafe\s+|const\s+)*(fn|struct|enum|trait|impl|mod|type|macro_rules!)\b`)},
+		".go": {"Go", lazy(`^(func|type)\s|^(var|const)\s+\w`)},
+		".py": {"Python", lazy(`^\s{0,4}(async def|def|class)\s+\w+`)},
+		".rs": {"Rust", lazy(`^\s{0,4}(pub(\([^)]*\))?\s+)?(async\s+|unsafe\s+|const\s+)*(fn|struct|enum|trait|impl|mod|type|macro_rules!)\b`)},
 		".js": script, ".mjs": script, ".jsx": script, ".ts": script, ".tsx": script,
 		".c": cLike, ".h": cLike, ".cc": cLike, ".cpp": cLike, ".hpp": cLike,
-		".java": {"Java", pattern.Lazy(`^\s{0,4}(public|protected|private|static|final|abstract|class|interface|enum|record)\b.*[({]\s*$`)},
-		".rb":   {"Ruby", pattern.Lazy(`^\s*(class|module|def)\s+\w+`)},
-		".php":  {"PHP", pattern.Lazy(`^\s*((abstract|final|public|protected|private|static)\s+)*(class|interface|trait|function)\s+\w+`)},
-		".sh":   {"shell", pattern.Lazy(`^(function\s+)?[\w-]+\s*\(\)`)},
-		".sql":  {"SQL", pattern.Lazy(`(?i)^\s*(create|alter|drop)\s+\w+`)},
-		".md":   {"Markdown", pattern.Lazy(`^#{1,4} `)},
-		".yml":  {"YAML", pattern.Lazy(`^[\w."'-]+:`)},
-		".yaml": {"YAML", pattern.Lazy(`^[\w."'-]+:`)},
-		".toml": {"TOML", pattern.Lazy(`^\[`)},
-		".ini":  {"settings", pattern.Lazy(`^\[`)},
-		".json": {"JSON", pattern.Lazy(`^(\t| {2,4})"[^"]+"\s*:`)},
-		".mod":  {"Go module file", pattern.Lazy(`^(module|go|toolchain|require|replace|tool)\b`)},
+		".java": {"Java", lazy(`^\s{0,4}(public|protected|private|static|final|abstract|class|interface|enum|record)\b.*[({]\s*$`)},
+		".rb":   {"Ruby", lazy(`^\s*(class|module|def)\s+\w+`)},
+		".php":  {"PHP", lazy(`^\s*((abstract|final|public|protected|private|static)\s+)*(class|interface|trait|function)\s+\w+`)},
+		".sh":   {"shell", lazy(`^(function\s+)?[\w-]+\s*\(\)`)},
+		".sql":  {"SQL", lazy(`(?i)^\s*(create|alter|drop)\s+\w+`)},
+		".md":   {"Markdown", lazy(`^#{1,4} `)},
+		".yml":  {"YAML", lazy(`^[\w."'-]+:`)},
+		".yaml": {"YAML", lazy(`^[\w."'-]+:`)},
+		".toml": {"TOML", lazy(`^\[`)},
+		".ini":  {"settings", lazy(`^\[`)},
+		".json": {"JSON", lazy(`^(\t| {2,4})"[^"]+"\s*:`)},
+		".mod":  {"Go module file", lazy(`^(module|go|toolchain|require|replace|tool)\b`)},
 	}
-	makefile = language{"Makefile", pattern.Lazy(`^[A-Za-z0-9_./-]+\s*:([^=]|$)`)}
+	makefile = language{"Makefile", lazy(`^[A-Za-z0-9_./-]+\s*:([^=]|$)`)}
 )
 
 func languageOf(name string) language {
@@ -267,8 +265,8 @@ func outline(name, text string, more bool) string {
 }
 
 var (
-	commentLine = pattern.Lazy(`^\s*(//+!?|#+|\*+|/\*+|;+|--|"""|''')\s?`)
-	notWords    = pattern.Lazy(`^(#!|//go:|// ?\+build|#\s*-\*-)|(?i)copyright|spdx|licen[sc]e|use of this source`)
+	commentLine = lazy(`^\s*(//+!?|#+|\*+|/\*+|;+|--|"""|''')\s?`)
+	notWords    = lazy(`^(#!|//go:|// ?\+build|#\s*-\*-)|(?i)copyright|spdx|licen[sc]e|use of this source`)
 )
 
 // leadingComment is the first comment at the head of a file that is no legal

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 const (
@@ -18,16 +16,16 @@ const (
 )
 
 var (
-	quoted = pattern.Lazy("`([^`]+)`|\"([^\"]+)\"|“([^”]+)”|'([^']{2,})'")
+	quoted = lazy("`([^`]+)`|\"([^\"]+)\"|“([^”]+)”|'([^']{2,})'")
 	// wanted is what stands behind the words that ask for a search.
 	wanted = []func() *regexp.Regexp{
-		pattern.Lazy(`(?i)\b(?:uses|usages?|users|references|occurrences|callers|mentions|definitions?) (?:of|to) (.+)`),
-		pattern.Lazy(`(?i)\bwho (?:calls|uses|imports) (.+)`),
-		pattern.Lazy(`(?i)\bwhere(?:'s| is| are| do| does| did| can| was| were)(?: (?:i|we|you|they|it))?(?: find| see)? (.+)`),
-		pattern.Lazy(`(?i)\b(?:search|grep|look|find|locate)\b(?: (?:the |this )?(?:repo|repository|project|code|codebase|files|everything))?(?: for)? (.+)`),
+		lazy(`(?i)\b(?:uses|usages?|users|references|occurrences|callers|mentions|definitions?) (?:of|to) (.+)`),
+		lazy(`(?i)\bwho (?:calls|uses|imports) (.+)`),
+		lazy(`(?i)\bwhere(?:'s| is| are| do| does| did| can| was| were)(?: (?:i|we|you|they|it))?(?: find| see)? (.+)`),
+		lazy(`(?i)\b(?:search|grep|look|find|locate)\b(?: (?:the |this )?(?:repo|repository|project|code|codebase|files|everything))?(?: for)? (.+)`),
 	}
-	nounsBefore = pattern.Lazy(`(?i)^(?:(?:the|a|an|all|any|every|me|out|where|for|of|function|func|method|type|struct|class|interface|variable|const(?:ant)?|word|string|symbol|text|phrase|term|identifier|files?|folders?|named|called)\s+)+`)
-	wordsAfter  = pattern.Lazy(`(?i)(?:\s+(?:(?:is|are|was|were|gets?|being)\s+)?(?:defined|declared|used|called|implemented|set|created|located|handled|referenced|mentioned|live|lives|come from|comes from|go|file|here)|\s+(?:in|within|inside|across|throughout)\s+(?:the|this|my|our)\s+(?:whole\s+)?(?:repo|repository|project|code ?base|code|folder|directory|sources?)|\s+in\s+\S*[/.]\S*|\s+(?:please|and .*))+$`)
+	nounsBefore = lazy(`(?i)^(?:(?:the|a|an|all|any|every|me|out|where|for|of|function|func|method|type|struct|class|interface|variable|const(?:ant)?|word|string|symbol|text|phrase|term|identifier|files?|folders?|named|called)\s+)+`)
+	wordsAfter  = lazy(`(?i)(?:\s+(?:(?:is|are|was|were|gets?|being)\s+)?(?:defined|declared|used|called|implemented|set|created|located|handled|referenced|mentioned|live|lives|come from|comes from|go|file|here)|\s+(?:in|within|inside|across|throughout)\s+(?:the|this|my|our)\s+(?:whole\s+)?(?:repo|repository|project|code ?base|code|folder|directory|sources?)|\s+in\s+\S*[/.]\S*|\s+(?:please|and .*))+$`)
 )
 
 // sought is the text that a question wants found.

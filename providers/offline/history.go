@@ -3,8 +3,6 @@ package offline
 import (
 	"fmt"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 // shownCommits is how many commits are shown unless the question has a number.
@@ -14,7 +12,7 @@ const (
 	shownChanges = 30
 )
 
-var howMany = pattern.Lazy(`\b(\d{1,3})\b`)
+var howMany = lazy(`\b(\d{1,3})\b`)
 
 // history tells the state of the working tree and the last commits.
 func history(t *talk) string {

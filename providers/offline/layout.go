@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 // inventory adds the file list up in the shell, because the list of a large
@@ -26,7 +24,7 @@ const (
 )
 
 // descriptions are files that say what a project is, the best first.
-var descriptions = pattern.Lazy(`^(?i:readme(\.(md|markdown|rst|txt|adoc|org))?)$`)
+var descriptions = lazy(`^(?i:readme(\.(md|markdown|rst|txt|adoc|org))?)$`)
 var manifests = []string{"go.mod", "package.json", "Cargo.toml", "pyproject.toml"}
 
 // layout describes what the project is made of.
@@ -203,7 +201,7 @@ func (t *talk) about(inv inventoryOf, where string) string {
 }
 
 var (
-	markdownNoise = pattern.Lazy(`^(\s*$|\[?!\[|<|[-=*_]{3,}\s*$|>|\[[^\]]+\]:|` + "```" + `)`)
+	markdownNoise = lazy(`^(\s*$|\[?!\[|<|[-=*_]{3,}\s*$|>|\[[^\]]+\]:|` + "```" + `)`)
 	markdownMarks = strings.NewReplacer("**", "", "__", "", "`", "")
 )
 
@@ -237,12 +235,12 @@ func short3(s string) string {
 }
 
 var (
-	goModule = pattern.Lazy(`(?m)^module\s+(\S+)`)
-	goLine   = pattern.Lazy(`(?m)^go\s+(\S+)`)
-	jsonName = pattern.Lazy(`(?m)^\s*"name"\s*:\s*"([^"]+)"`)
-	jsonText = pattern.Lazy(`(?m)^\s*"description"\s*:\s*"([^"]+)"`)
-	tomlName = pattern.Lazy(`(?m)^name\s*=\s*["']([^"']+)["']`)
-	tomlText = pattern.Lazy(`(?m)^description\s*=\s*["']([^"']+)["']`)
+	goModule = lazy(`(?m)^module\s+(\S+)`)
+	goLine   = lazy(`(?m)^go\s+(\S+)`)
+	jsonName = lazy(`(?m)^\s*"name"\s*:\s*"([^"]+)"`)
+	jsonText = lazy(`(?m)^\s*"description"\s*:\s*"([^"]+)"`)
+	tomlName = lazy(`(?m)^name\s*=\s*["']([^"']+)["']`)
+	tomlText = lazy(`(?m)^description\s*=\s*["']([^"']+)["']`)
 )
 
 // identity is what a manifest says of its project.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 // markerWords are what people leave in code for later.
@@ -24,11 +22,11 @@ const (
 )
 
 var (
-	markerWord = pattern.Lazy(`\b(` + markerWords + `)\b`)
+	markerWord = lazy(`\b(` + markerWords + `)\b`)
 	// markerLead is what stands before a marker in a comment or a list.
-	markerLead = pattern.Lazy(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|^[-*+]( \[ \])?)$`)
+	markerLead = lazy(`(^|//+!?|#+|/?\*+|--|;+|%+|<!--|"""|'''|\{-|\{#|\(\*|\bREM|^[-*+]( \[ \])?)$`)
 	// markerTail is what follows one: a colon, or a person.
-	markerTail = pattern.Lazy(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
+	markerTail = lazy(`^(\([^)]*\))?\s*:|^\([^)]+\)`)
 )
 
 // markers summarizes the open TODO, FIXME, XXX and HACK marks.

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"codework/internal/pattern"
 )
 
 // The commands below run in any POSIX shell with the usual tools. In a git
@@ -108,7 +106,7 @@ type hit struct {
 
 func (h hit) place() string { return fmt.Sprintf("%s:%d", h.path, h.line) }
 
-var hitLine = pattern.Lazy(`^(.+?):(\d+):(.*)$`)
+var hitLine = lazy(`^(.+?):(\d+):(.*)$`)
 
 // hits reads path:line:text lines and passes over everything else, such as
 // notices of the tool.

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"net/url"
 	"path"
+	"regexp"
 	"strings"
+	"sync"
 
-	"codework/internal/pattern"
 	"codework/internal/plugin"
 )
 
@@ -37,14 +38,20 @@ type Spec struct {
 	SHA256 string // archive: in lower-case hexadecimal
 }
 
+// lazy is a regular expression that is compiled when it is first used: few
+// processes need one, and all would wait for them at their start.
+func lazy(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}
+
 var (
-	packageName = pattern.Lazy(`^(@[a-z0-9~_][a-z0-9._~-]*/)?[a-z0-9~_][a-z0-9._~-]*$`)
+	packageName = lazy(`^(@[a-z0-9~_][a-z0-9._~-]*/)?[a-z0-9~_][a-z0-9._~-]*$`)
 	// versionText has no ":" or "/", which would make it an address.
-	versionText  = pattern.Lazy(`^[A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|*+_ -]*$`)
-	exactVersion = pattern.Lazy(`^\d+\.\d+\.\d+(-[A-Za-z0-9.-]+)?(\+[A-Za-z0-9.-]+)?$`)
-	refText      = pattern.Lazy(`^[A-Za-z0-9_@][A-Za-z0-9._/+@-]*$`)
-	commitText   = pattern.Lazy(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
-	githubName   = pattern.Lazy(`^[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$`)
+	versionText  = lazy(`^[A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|*+_ -]*$`)
+	exactVersion = lazy(`^\d+\.\d+\.\d+(-[A-Za-z0-9.-]+)?(\+[A-Za-z0-9.-]+)?$`)
+	refText      = lazy(`^[A-Za-z0-9_@][A-Za-z0-9._/+@-]*$`)
+	commitText   = lazy(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	githubName   = lazy(`^[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$`)
 )
 
 // maxSpec bounds a module's text, in bytes.

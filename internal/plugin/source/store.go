@@ -20,7 +20,6 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"codework/internal/pattern"
 	"codework/internal/plugin"
 )
 
@@ -153,7 +152,7 @@ func spec(e plugin.Entry) (Spec, error) {
 	return s, nil
 }
 
-var notName = pattern.Lazy(`[^a-z0-9]+`)
+var notName = lazy(`[^a-z0-9]+`)
 
 // maxName bounds the readable part of a module's place in the store.
 const maxName = 40
