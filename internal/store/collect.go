@@ -129,6 +129,8 @@ type collection struct {
 	s     *Store
 	db    *badger.DB
 	since time.Time // when somebody needed the database last
+	// goOn returns errNeeded when somebody needed it since; tests go on.
+	goOn  func() error
 	ended int       // deletions before
 	born  time.Time // older blobs are another database's
 	txn   *badger.Txn
@@ -164,6 +166,7 @@ func (s *Store) beginCollection() (*collection, error) {
 		return nil, nil
 	}
 	c := &collection{s: s, left: make(map[blobName]struct{})}
+	c.goOn = c.needed
 	if c.db, c.since = s.peek(); c.db == nil {
 		return nil, nil
 	}
@@ -243,7 +246,7 @@ func (c *collection) mark() error {
 	n := 0
 	for it.Rewind(); it.Valid() && len(c.left) > 0; it.Next() {
 		if n++; n%cancelStride == 0 {
-			if err := c.needed(); err != nil {
+			if err := c.goOn(); err != nil {
 				return err
 			}
 		}
@@ -256,7 +259,7 @@ func (c *collection) mark() error {
 		}
 	}
 	for len(c.texts) > 0 && len(c.left) > 0 {
-		if err := c.needed(); err != nil {
+		if err := c.goOn(); err != nil {
 			return err
 		}
 		text, err := c.s.files.text(c.texts[0])
@@ -272,7 +275,7 @@ func (c *collection) mark() error {
 			return err
 		}
 	}
-	return c.needed()
+	return c.goOn()
 }
 
 // markRow marks what a row may name: with the last bytes of its value, in front
@@ -297,7 +300,7 @@ func (c *collection) markName(name blobName) {
 func (c *collection) sweep() error {
 	more := false
 	for name := range c.left {
-		if err := c.needed(); err != nil {
+		if err := c.goOn(); err != nil {
 			return err
 		}
 		young, err := c.s.naming.unlessYoung(name, func() error { return c.s.files.remove(name, c.born) })
