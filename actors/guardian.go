@@ -46,7 +46,7 @@ type guardian struct {
 	draining    bool
 	deciding    bool // whether to drain, while editors hold
 	last        Load
-	stirred     bool // there was work since the look was arranged
+	stirred     bool // there was work, or a session went, since the look was arranged
 	calming     bool // a look whether all is calm is arranged
 	trimming    bool // a look who has rested for long is arranged
 }
@@ -158,7 +158,7 @@ func (g *guardian) Receive(me *Self, m any) {
 		g.tell()
 	case retireSession:
 		if s := g.sessions[m.id]; s != nil && !s.retiring {
-			s.retiring = true
+			s.retiring, g.stirred = true, true // what it leaves is given back
 			g.forgetRest(s)
 			s.ref.Tell(mayRest{})
 		}
@@ -778,8 +778,8 @@ type Config struct {
 	Models func(ctx context.Context, provider string, w *messages.World) ([]messages.ModelInfo, error)
 	// Logins are the stored logins.
 	Logins Logins
-	// Calm is called beside the actors when there was no work for two seconds,
-	// nil never: memory can be given back.
+	// Calm is called beside the actors when there was no work for two seconds, and
+	// again when sessions were unloaded; nil never: memory can be given back.
 	Calm func()
 	// Limits of sessions and of those that work at once; 0 is none.
 	MaxSessions int

@@ -68,7 +68,7 @@ func NewRuntime(log *slog.Logger) *Runtime {
 
 // registryBuckets is how many tables of 32 parts each the actors' names are spread
 // over: many more parts than there are processors, which is all it takes.
-const registryBuckets = 8
+const registryBuckets = 2
 
 // narrow gives an actor system's registry fewer tables. It comes with 1,024, which
 // are 2.7 MB before there is an actor; and each part that ever held a name keeps
@@ -416,9 +416,24 @@ type crashed struct{ err error }
 // After tells the actor m after d, unless it is stopped first or the
 // incarnation ends.
 func (me *Self) After(d time.Duration, m any) (stop func()) {
-	tell := me.Later()
-	t := time.AfterFunc(d, func() { tell(m) })
-	return func() { t.Stop() }
+	a := &alarm{}
+	a.letter.Store(&stamped{me, m})
+	t := time.AfterFunc(d, a.rings)
+	return func() {
+		t.Stop()
+		a.letter.Store(nil)
+	}
+}
+
+// alarm is what a timer holds. A timer that was stopped may stay in the
+// runtime's table until others are due: without the letter it keeps no actor in
+// memory meanwhile.
+type alarm struct{ letter atomic.Pointer[stamped] }
+
+func (a *alarm) rings() {
+	if l := a.letter.Swap(nil); l != nil {
+		l.to.ref.Tell(*l)
+	}
 }
 
 // cell is one incarnation of an actor inside protoactor.
@@ -450,6 +465,7 @@ func (c *cell) Receive(pc actor.Context) {
 		c.me.rt.remove(c.me.ref)
 		c.me.ref.end()
 	case *actor.Terminated:
+		forget(pc.Children())
 		if child, ok := c.me.children[m.Who.Id]; ok && c.running {
 			delete(c.me.children, m.Who.Id)
 			c.handle(Ended{child}, Reply{})
@@ -473,6 +489,15 @@ func (c *cell) Receive(pc actor.Context) {
 		if c.running {
 			c.handle(m, Reply{})
 		}
+	}
+}
+
+// forget clears the place behind a list of children that has become shorter by
+// one: as the library leaves it, children that have ended stay in memory, with all
+// they had, until as many live again.
+func forget(children []*actor.PID) {
+	if n := len(children); n < cap(children) {
+		children[:n+1][n] = nil
 	}
 }
 

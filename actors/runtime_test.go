@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"codework/messages"
 )
@@ -518,6 +520,80 @@ func TestTimersTellOnceAndCanBeStopped(t *testing.T) {
 			t.Errorf("a timer told a stopped actor: %v", got)
 		}
 	})
+}
+
+// gone collects until nobody can reach what w points to.
+func gone[T any](t *testing.T, w weak.Pointer[T]) {
+	t.Helper()
+	for deadline := time.Now().Add(within); w.Value() != nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("it stays in memory")
+		}
+		runtime.GC()
+	}
+}
+
+// The runtime keeps stopped timers in its table as long as others are many more.
+func TestAStoppedTimerKeepsNothingInMemory(t *testing.T) {
+	type message struct{ _ [1 << 10]byte }
+	me := &Self{}
+	var w weak.Pointer[message]
+	func() {
+		const others = 100
+		m := &message{}
+		w = weak.Make(m)
+		var stop func()
+		for i := range others {
+			if i == others/2 {
+				stop = me.After(time.Hour, m)
+			}
+			t.Cleanup(me.After(time.Hour, "later"))
+		}
+		stop()
+	}()
+	for range 3 { // in time it would tidy up
+		runtime.GC()
+	}
+	if w.Value() != nil {
+		t.Error("the message of a stopped timer stays in memory")
+	}
+}
+
+func TestAChildThatEndedIsNotKeptInMemory(t *testing.T) {
+	rt := newTestRuntime(t)
+	type behaviour struct {
+		fake
+		_ [1 << 10]byte
+	}
+	const n = 10
+	begun, over := make(chan weak.Pointer[behaviour], n), make(chan bool, n)
+	var children []*Ref
+	parent := spawnFake(t, rt, func(me *Self, m any) {
+		switch m.(type) {
+		case Started:
+			for range n {
+				children = append(children, me.Spawn(func() Actor {
+					b := &behaviour{fake: func(*Self, any) {}}
+					begun <- weak.Make(b)
+					return b
+				}))
+			}
+		case Ended:
+			over <- true
+		}
+	})
+	if _, err := parent.request(echo{})(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range children {
+		stopAndWait(t, children[i])
+		<-over
+		children[i] = nil
+	}
+	for range n {
+		gone(t, <-begun)
+	}
+	runtime.KeepAlive(parent)
 }
 
 func TestNoAnswerIsOwedForWhatWasHandedOn(t *testing.T) {

@@ -15,8 +15,10 @@ import (
 	"codework/messages"
 )
 
-// idleAfter is how long a session without work stays in memory.
-const idleAfter = 2 * time.Minute
+// idleAfter is how long a session without work stays in memory: as long as the
+// store keeps its database open. Who prompts it later waits for that anyway, much
+// longer than for the session.
+const idleAfter = 30 * time.Second
 
 // maxPromptEvent bounds a prompt as it travels: an event must fit a frame of
 // 16 MiB with room to spare.

@@ -401,6 +401,25 @@ func TestItIsCalmOnceThereWasNoWorkForAWhile(t *testing.T) {
 	next()
 }
 
+// What a session had in memory can be given back, too.
+func TestItIsCalmAgainOnceASessionWasUnloaded(t *testing.T) {
+	calm := make(chan bool, 8)
+	r := newRigWith(t, func(c *Config) { c.Calm = func() { calm <- true } })
+	id := r.create()
+	if _, err := r.to(id, messages.HasMessage{SessionID: id}); err != nil { // no work
+		t.Fatal(err)
+	}
+	r.system.guardian.Tell(retireSession{id})
+	select {
+	case <-calm:
+	case <-time.After(within):
+		t.Fatal("it is never calm")
+	}
+	if in := r.inMemory(); len(in) != 0 {
+		t.Errorf("%d are in memory", len(in))
+	}
+}
+
 // BenchmarkReadUnloaded is a look at a session that is not in memory: its cost
 // must not grow with the conversation, but for the search of a place in it.
 func BenchmarkReadUnloaded(b *testing.B) {

@@ -27,9 +27,16 @@ const (
 	heapFactor = 4
 )
 
-// heapGoal is where the next collection is due when so much is alive.
-func heapGoal(live uint64) uint64 {
-	used := live - min(live, storeTable)
+// scanShare is how much is alive for each byte that the collector looks through,
+// at most, in an owner at work: what sessions keep is half of pointers.
+const scanShare = 2
+
+// heapGoal is where the next collection is due when so much is alive, and so much
+// of that is looked through. When the store writes a table, 80 MB that nobody looks
+// through are alive for a second; a heap that grew by as much again for them would
+// be spread over twice the pages and never come together again.
+func heapGoal(live, scanned uint64) uint64 {
+	used := min(live-min(live, storeTable), scanShare*scanned)
 	room := heapRoom + heapFactor*(max(used, heapMany)-heapMany)
 	return max(heapFloor, live+max(heapRoom, min(2*used, room)))
 }
@@ -55,10 +62,10 @@ func growHeap() {
 // adjustHeap sets the pace by what is alive, and comes back after the next
 // collection.
 func adjustHeap() {
-	now := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
+	now := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}, {Name: "/gc/scan/heap:bytes"}}
 	metrics.Read(now)
 	if live := now[0].Value.Uint64(); live > 0 {
-		debug.SetGCPercent(gcPercent(live, now[1].Value.Uint64()+now[2].Value.Uint64()))
+		debug.SetGCPercent(gcPercent(live, now[3].Value.Uint64(), now[1].Value.Uint64()+now[2].Value.Uint64()))
 	}
 	// Finalizers run after each collection; this object dies in the next.
 	runtime.SetFinalizer(&struct{ _ [16]byte }{}, func(any) { adjustHeap() })
@@ -71,8 +78,8 @@ const goMinimum = 4 << 20
 // show when little is alive, as in a server at rest: stacks and variables, the
 // roots, count among what may grow by so many percent; and its minimum grows with
 // the percentage.
-func gcPercent(live, roots uint64) int {
-	goal := heapGoal(live)
+func gcPercent(live, scanned, roots uint64) int {
+	goal := heapGoal(live, scanned)
 	return int(min((goal-live)*100/(live+roots), goal*100/goMinimum))
 }
 
