@@ -587,7 +587,11 @@ func TestAChildThatEndedIsNotKeptInMemory(t *testing.T) {
 	}
 	for i := range children {
 		stopAndWait(t, children[i])
-		<-over
+		select {
+		case <-over:
+		case <-time.After(within):
+			t.Fatal("the parent was not told")
+		}
 		children[i] = nil
 	}
 	for range n {
