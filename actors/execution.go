@@ -245,7 +245,7 @@ func (s *session) send() {
 		Options: x.ex.Options, Blob: s.store.Blob, Cache: s.cache,
 	}
 	turn, tell := x.turn, s.me.Later()
-	h := &handover{ctx: x.ctx}
+	h := &handover{ctx: x.ctx, giveWay: s.begins.giveWay}
 	h.tell = func() { tell(streamed{turn, h}) }
 	x.ex.Streamer.Stream(s.trace.Request(x.ctx, req, x.attempt), req, h.put)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	"codework/messages"
 )
@@ -20,6 +21,12 @@ const maxHandover = 64 << 10
 type handover struct {
 	ctx  context.Context // ends when nobody wants the answer any more
 	tell func()          // announces that there is something to take
+	// giveWay, if not nil, lets others go before a piece, as those of a turnstile.
+	giveWay func(ctx context.Context, last time.Time) time.Time
+
+	// The following are those of whoever puts.
+	spoken bool      // a piece has come
+	gave   time.Time // when it last gave way
 
 	mu    sync.Mutex // guards what follows
 	queue []streamPart
@@ -33,9 +40,16 @@ type streamPart struct {
 	text *strings.Builder // nil: nothing was joined
 }
 
-// put hands on the next event. It waits for the session while much is waiting;
-// what comes when nobody wants it is dropped.
+// put hands on the next event. It waits for the session while much is waiting,
+// and with a piece for a crowd of others that begin; what comes when nobody wants
+// it is dropped. One goroutine at a time may call it.
 func (h *handover) put(ev messages.StreamEvent) {
+	if isDelta(ev.Kind) && h.giveWay != nil {
+		if h.spoken { // the first word shows that there is an answer
+			h.gave = h.giveWay(h.ctx, h.gave)
+		}
+		h.spoken = true
+	}
 	for {
 		h.mu.Lock()
 		if h.size < maxHandover || !isDelta(ev.Kind) {

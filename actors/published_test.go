@@ -366,3 +366,18 @@ func TestAStreamThatIsTooFastIsReadAtAPace(t *testing.T) {
 		}
 	})
 }
+
+// An answer gives way before every piece but its first, and tells when it last did.
+func TestAnAnswerGivesWayBehindItsFirstWord(t *testing.T) {
+	var gave []time.Time
+	h := &handover{ctx: t.Context(), tell: func() {}, giveWay: func(_ context.Context, last time.Time) time.Time {
+		gave = append(gave, last)
+		return last.Add(time.Second)
+	}}
+	for _, ev := range []messages.StreamEvent{{Kind: messages.StreamStart}, {Kind: messages.StreamTextStart}, delta(0, "a"), delta(0, "b"), delta(0, "c"), {Kind: messages.StreamTextEnd}, {Kind: messages.StreamDone}} {
+		h.put(ev)
+	}
+	if want := []time.Time{{}, time.Time{}.Add(time.Second)}; !slices.Equal(gave, want) {
+		t.Errorf("gave way at %v, want %v", gave, want)
+	}
+}

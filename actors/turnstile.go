@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,9 +12,12 @@ import (
 // came, and prompts that are still to be admitted go first. When hundreds of
 // sessions are prompted at once, their beginnings would otherwise take the
 // processors from admissions and from answers that stream already, and all of
-// them would end late together.
+// them would end late together. Behind a crowd the answers give way in turn: an
+// answer takes its time once it is asked for, so what begins late ends late, and
+// text that waits is joined, which costs less.
 type turnstile struct {
-	slots chan struct{}
+	slots   chan struct{}
+	waiting atomic.Int64 // beginnings that wait for their turn
 
 	mu       sync.Mutex    // guards the following
 	admitted chan struct{} // closed when no admission is under way; nil when none is
@@ -30,6 +34,13 @@ const (
 	// yieldsFor is how long a beginning lets admissions go first at most: prompts
 	// may come without end. A hundred are admitted meanwhile.
 	yieldsFor = 20 * time.Millisecond
+	// crowd is how many beginnings must wait for answers to give way: fewer are
+	// over in a quarter of a second.
+	crowd = 256
+	// givesWayFor is how long an answer gives way for each that waits, about what
+	// one takes, and givesWayMost for all; then it goes on for as long at least.
+	givesWayFor  = time.Millisecond
+	givesWayMost = time.Second
 )
 
 func newTurnstile() *turnstile {
@@ -56,6 +67,8 @@ func (t *turnstile) admit() (over func()) {
 // enter waits for its turn, or for ctx. leave ends it, unless it has ended by
 // itself.
 func (t *turnstile) enter(ctx context.Context) (leave func()) {
+	t.waiting.Add(1)
+	defer t.waiting.Add(-1)
 	t.yield(ctx)
 	select {
 	case t.slots <- struct{}{}:
@@ -85,4 +98,15 @@ func (t *turnstile) yield(ctx context.Context) {
 	case <-late.C:
 	case <-ctx.Done():
 	}
+}
+
+// giveWay is called by an answer that gave way last at that time. It lets a crowd
+// of beginnings go first, and returns when it last gave way.
+func (t *turnstile) giveWay(ctx context.Context, last time.Time) time.Time {
+	n := t.waiting.Load()
+	if n < crowd || time.Since(last) < givesWayMost {
+		return last
+	}
+	sleep(ctx, min(time.Duration(n)*givesWayFor, givesWayMost))
+	return time.Now()
 }

@@ -115,3 +115,53 @@ func TestAdmissionsWithoutEndDoNotKeepOthersOut(t *testing.T) {
 		}
 	})
 }
+
+func TestAnswersGiveWayToACrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTurnstile()
+		gives := func(ctx context.Context, waiting int64, last time.Time, want time.Duration) time.Time {
+			t.Helper()
+			s.waiting.Store(waiting)
+			began := time.Now()
+			last = s.giveWay(ctx, last)
+			if took := time.Since(began); took != want {
+				t.Errorf("gave way to %d for %s, not %s", waiting, took, want)
+			}
+			return last
+		}
+		never := time.Time{}
+		gives(t.Context(), 0, never, 0)
+		gives(t.Context(), crowd-1, never, 0)
+		last := gives(t.Context(), crowd, never, crowd*givesWayFor)
+		gives(t.Context(), crowd, last, 0) // it goes on for a while
+		time.Sleep(givesWayMost)
+		gives(t.Context(), 1_000_000, last, givesWayMost)
+		ctx, cancel := context.WithTimeout(t.Context(), givesWayFor)
+		defer cancel()
+		gives(ctx, crowd, never, givesWayFor) // it was stopped
+	})
+}
+
+// Whoever waits is counted, and nobody else.
+func TestACrowdIsThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTurnstile()
+		for range cap(s.slots) {
+			s.slots <- struct{}{}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		for range crowd {
+			go func() { s.enter(ctx)() }()
+		}
+		synctest.Wait()
+		if n := s.waiting.Load(); n != crowd {
+			t.Errorf("%d of %d wait", n, crowd)
+		}
+		<-s.slots // one enters and leaves after the other, until somebody stays
+		cancel()
+		synctest.Wait()
+		if n := s.waiting.Load(); n != 0 {
+			t.Errorf("%d wait when all have gone", n)
+		}
+	})
+}
