@@ -213,18 +213,34 @@ func (c *collection) look() (due bool, err error) {
 	if err != nil || !due {
 		return false, err
 	}
-	// The rows of a damaged database that was kept name blobs too.
-	entries, err := os.ReadDir(c.s.dir)
-	if err != nil {
+	if other, err := c.s.besideAnother(); other || err != nil {
 		return false, err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), damagedName) {
-			return false, nil
-		}
 	}
 	err = c.s.files.each(func(name blobName) { c.left[name] = struct{}{} })
 	return len(c.left) > 0, err
+}
+
+// besideAnother tells whether another database is kept beside this one: a damaged
+// one, or one that somebody moved away to put a copy in its place. Its rows name
+// blobs too, and it may come back.
+func (s *Store) besideAnother() (bool, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return false, err
+	}
+	own := filepath.Base(s.badgerDir())
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), damagedName) {
+			return true, nil
+		}
+		if e.Name() == own {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(s.dir, e.Name(), manifestName)); err == nil {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // needed tells whether somebody needed the database since the beginning.

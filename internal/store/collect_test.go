@@ -494,7 +494,7 @@ func TestBlobsOfAnotherDatabaseStay(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	aside := filepath.Join(dir, "aside")
+	aside := filepath.Join(t.TempDir(), "aside")
 	for _, name := range files(t, s) { // of an hour ago
 		hour := time.Now().Add(-time.Hour)
 		if err := os.Chtimes(filepath.Join(dir, "blobs", name), hour, hour); err != nil {
@@ -529,6 +529,36 @@ func TestBlobsOfAnotherDatabaseStay(t *testing.T) {
 	set(t, s, bornKey, nil)
 	s.collect()
 	has(t, s, true, false)
+}
+
+// Who puts back an old copy of the database may want the newer one again, whose
+// blobs are younger than the copy.
+func TestNothingIsCollectedBesideAnotherDatabase(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_c", Record: session("ses_c", "C", 1)})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	own, newer, copied := filepath.Join(dir, "badger"), filepath.Join(dir, "badger.old"), filepath.Join(t.TempDir(), "badger")
+	if err := os.CopyFS(copied, os.DirFS(own)); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, Options{Dir: dir})
+	due(t, s)
+	if err := errors.Join(s.Close(), os.Rename(own, newer), os.Rename(copied, own)); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, Options{Dir: dir})
+	mustCommit(t, s, Batch{Session: "ses_c", Delete: true})
+	settle(t, s)
+	s.collect()
+	has(t, s, true, true)
+	if err := os.RemoveAll(newer); err != nil {
+		t.Fatal(err)
+	}
+	s.collect()
+	has(t, s, false, false)
 }
 
 // A changed byte anywhere in a table hides rows, and with them names. Blobs do not

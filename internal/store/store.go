@@ -23,7 +23,7 @@
 //   - Blobs: what a session names is there. What no session names any more is
 //     removed some time after the deletion of the last one that did, when nobody
 //     has needed the database for a while; see PutBlob and HoldBlobs. Nothing is
-//     removed while the database is damaged, or one that was is kept beside it,
+//     removed while the database is damaged, or another one is kept beside it,
 //     and never what is older than the database.
 //   - Damage: every event holds the hash of the one before it, so a torn or
 //     altered log is told from a whole one when it is read. What can still be
