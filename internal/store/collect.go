@@ -150,7 +150,10 @@ func (s *Store) collect() bool {
 	}
 	var refused *messages.Refused
 	switch {
-	case errors.Is(err, errNeeded), errors.As(err, &refused): // it is being closed, or its disk is full
+	case errors.Is(err, errNeeded):
+		return false
+	case errors.As(err, &refused): // it is being closed, or its disk is full
+		s.naming.wait() // not to look through everything again and again until there is room
 		return false
 	case err != nil:
 		s.naming.wait()

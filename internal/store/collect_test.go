@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -391,6 +392,34 @@ func TestWhatWasPutLatelyStays(t *testing.T) {
 	age(s)
 	s.collect()
 	has(t, s, true, false)
+}
+
+// What is on a full disk is not looked through again and again.
+func TestACollectionOnAFullDiskIsPutOff(t *testing.T) {
+	var room atomic.Int64
+	room.Store(2 * DefaultMinFree)
+	s := open(t, Options{Dir: t.TempDir(), freeSpace: func(string) (int64, error) { return room.Load(), nil }})
+	due(t, s)
+	age(s)
+	room.Store(0)
+	s.space.mu.Lock()
+	s.space.asked = time.Time{} // it is full now, not when somebody looks again
+	s.space.mu.Unlock()
+	if s.collect() {
+		t.Error("it said on a full disk that nothing is left to do")
+	}
+	has(t, s, true, false)
+	if c, err := s.beginCollection(); c != nil || err != nil {
+		t.Errorf("begun again: %t, %v", c != nil, err)
+	}
+	room.Store(2 * DefaultMinFree)
+	age(s)
+	if !s.collect() {
+		t.Error("it is not done with room")
+	}
+	if c, err := s.beginCollection(); c != nil || err != nil {
+		t.Errorf("begun though nothing was deleted since: %t, %v", c != nil, err)
+	}
 }
 
 func TestNothingIsCollectedWhileBlobsAreHeld(t *testing.T) {
