@@ -247,7 +247,7 @@ func (g *guardian) start(me *Self) {
 	g.plugins = me.Spawn(newPlugins(g.config.Plugins, usualPace, func(events []messages.Event) { tell(announce(events...)) }))
 	ofPlugins := g.plugins
 	g.deps = sessionDeps{
-		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{}, begins: g.begins,
+		store: g.config.Store, prepare: g.config.Prepare, clock: time.Now, idle: idleAfter, claims: &claims{}, begins: g.begins, sights: &sights{},
 		publish: tell, inHub: hub.Tell, count: count, traces: g.config.Traces,
 		changed: func(s sessionState) { self.Tell(s) },
 		retire:  func(id string) { self.Tell(retireSession{id}) },

@@ -43,6 +43,7 @@ type sessionDeps struct {
 	clock   func() time.Time
 	claims  *claims
 	begins  *turnstile
+	sights  *sights
 	idle    time.Duration
 	// checkpoints is how many events there are between two, at least.
 	checkpoints int64
@@ -186,7 +187,7 @@ type resumeSession struct{}
 func newSession(d sessionDeps, id string) func() Actor {
 	told, trace := &position{unknown: true}, d.traces.Session(id)
 	return func() Actor {
-		return &session{sessionDeps: d, id: id, trace: trace, clients: map[string]bool{}, told: map[string]bool{}, seen: &tools.Seen{},
+		return &session{sessionDeps: d, id: id, trace: trace, clients: map[string]bool{}, told: map[string]bool{}, seen: d.sights.of(id),
 			bound: map[string]string{}, checking: map[string]int{}, left: map[string]bool{}, lookups: map[string]bool{}, cache: &messages.EncodeCache{}, out: outbox{told: told}}
 	}
 }
