@@ -371,10 +371,7 @@ func TestWhatWasPutLatelyStays(t *testing.T) {
 	s.collect()
 	has(t, s, true, true)
 	age(s)
-	c, err := s.beginCollection()
-	if c == nil {
-		t.Fatal(err)
-	}
+	c := begun(t, s)
 	if err := c.mark(); err != nil {
 		t.Fatal(err)
 	}
@@ -422,6 +419,16 @@ func TestACollectionOnAFullDiskIsPutOff(t *testing.T) {
 	}
 }
 
+// begun is a collection that has something to look for.
+func begun(t *testing.T, s *Store) *collection {
+	t.Helper()
+	c, err := s.beginCollection()
+	if c == nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func TestNothingIsCollectedWhileBlobsAreHeld(t *testing.T) {
 	s := open(t, Options{Dir: t.TempDir()})
 	due(t, s)
@@ -443,22 +450,18 @@ func TestWhoNeedsTheDatabaseEndsACollection(t *testing.T) {
 	due(t, s)
 	age(s)
 	for _, marked := range []bool{false, true} {
-		c, err := s.beginCollection()
-		if c == nil {
-			t.Fatal(err)
-		}
+		c := begun(t, s)
 		if marked {
 			if err := c.mark(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		mustLoad(t, s, "ses_a")
+		goOn := c.mark
 		if marked {
-			err = c.sweep()
-		} else {
-			err = c.mark()
+			goOn = c.sweep
 		}
-		if !errors.Is(err, errNeeded) {
+		if err := goOn(); !errors.Is(err, errNeeded) {
 			t.Error(err)
 		}
 		c.end()
@@ -497,10 +500,7 @@ func TestADeletionThatEndsDuringACollectionIsNotForgotten(t *testing.T) {
 	s := open(t, Options{Dir: t.TempDir()})
 	due(t, s)
 	age(s)
-	c, err := s.beginCollection()
-	if c == nil {
-		t.Fatal(err)
-	}
+	c := begun(t, s)
 	if err := c.mark(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+
+	"codework/sandboxes/supervisor/modes"
 )
 
 var (
@@ -95,10 +97,10 @@ func (p *Process) Kill() { p.kill() }
 func (p *Process) settle(s Status, err error, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if gone && !isClosed(p.gone) {
+	if gone && !modes.IsClosed(p.gone) {
 		close(p.gone)
 	}
-	if !isClosed(p.exited) {
+	if !modes.IsClosed(p.exited) {
 		p.status, p.err = s, err
 		close(p.exited)
 	}
@@ -106,12 +108,3 @@ func (p *Process) settle(s Status, err error, gone bool) {
 
 // vanish records that nothing of the tree is left.
 func (p *Process) vanish() { p.settle(Status{}, ErrLost, true) }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

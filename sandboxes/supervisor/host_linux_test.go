@@ -123,7 +123,7 @@ func TestEndIsReportedWithTheTree(t *testing.T) {
 		p, _ := start(t, h, "exit 3")
 		wait(t, "exit", p.Exited())
 		// Not a moment later: else it would look like a background job.
-		if !isClosed(p.Gone()) {
+		if !modes.IsClosed(p.Gone()) {
 			t.Fatal("exited but not gone")
 		}
 		if s, err := p.Result(); err != nil || s.Code != 3 {
@@ -179,7 +179,7 @@ func TestStartErrors(t *testing.T) {
 		wait(t, "exit", p.Exited())
 		_, err = p.Result()
 		var se *StartError
-		if !errors.As(err, &se) || !errors.Is(err, c.want) || se.Dir != c.dir || !isClosed(p.Gone()) {
+		if !errors.As(err, &se) || !errors.Is(err, c.want) || se.Dir != c.dir || !modes.IsClosed(p.Gone()) {
 			t.Errorf("%s in %s: %v", c.job.Path, c.job.Dir, err)
 		}
 	}
@@ -285,7 +285,7 @@ func TestServerTakesNobodyElsesChild(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			for !isClosed(stop) {
+			for !modes.IsClosed(stop) {
 				cmd := exec.Command("setsid", "sh", "-c", "exit 9")
 				err := cmd.Run()
 				var ee *exec.ExitError
@@ -440,7 +440,7 @@ func TestOtherCommandsOutliveAKilledRunner(t *testing.T) {
 	if _, err := p.Result(); !errors.Is(err, ErrLost) {
 		t.Error(err)
 	}
-	if isClosed(other.Exited()) {
+	if modes.IsClosed(other.Exited()) {
 		t.Error("the other one ended")
 	}
 	other.Kill()

@@ -10,8 +10,8 @@
 // imports are a few packages of the standard library, and neither net nor
 // golang.org/x/sys. A test looks at the order.
 //
-// Nothing here is called by two processes: the server's side is package
-// supervisor. Frames keep their order on each socket and are not lost but with
+// The server's side is package supervisor, which takes from here the frames and
+// how processes are found and ended. Frames keep their order on each socket and are not lost but with
 // their process; readers block; end of file ends a mode, and who opened a
 // descriptor closes it.
 package modes
@@ -33,3 +33,13 @@ const (
 	// stuck (stopped by its own command, say): the grace and time to sweep.
 	GonePatience = TermGrace + 250*time.Millisecond
 )
+
+// IsClosed tells whether a channel on which nothing is ever sent was closed.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

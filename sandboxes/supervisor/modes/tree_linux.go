@@ -134,7 +134,7 @@ func (t *tree) end(which <-chan struct{}, grace time.Duration) bool {
 
 // sweep strikes until the tree that which stands for has ended, as end does.
 func (t *tree) sweep(which <-chan struct{}) bool {
-	for start := time.Now(); !isClosed(which); {
+	for start := time.Now(); !IsClosed(which); {
 		t.mu.Lock()
 		if t.empty == which && t.busy {
 			Strike(EachOwnChild)
@@ -168,13 +168,4 @@ func Subreaper() error {
 		return os.NewSyscallError("prctl", errno)
 	}
 	return nil
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
