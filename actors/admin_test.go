@@ -149,8 +149,26 @@ func TestADeletionIsToldToThoseWhoFollowAndWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	last := ""
+	follow := func(until string) error {
+		for last != until {
+			b, err := one.Next(soon(t))
+			if err != nil {
+				return err
+			}
+			e, err := contract.DecodeEvent(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = e.Type
+		}
+		return nil
+	}
 	r.prompt(id, "go", messages.Steer)
 	r.model.next(t)
+	if err := follow(messages.EventExecutionStarted); err != nil { // it has read the log before that goes
+		t.Fatal(err)
+	}
 	begin := func() <-chan error {
 		over := make(chan error, 1)
 		ask := toSession{id, messages.Wait{SessionID: id}}
@@ -192,20 +210,8 @@ func TestADeletionIsToldToThoseWhoFollowAndWait(t *testing.T) {
 		t.Errorf("the wait ends with %v", err)
 	}
 	var typed *effectrpc.RemoteError
-	last := ""
-	for {
-		b, err := one.Next(soon(t))
-		if err != nil {
-			if !errors.As(err, &typed) || string(typed.Body) != want {
-				t.Errorf("the subscription ends with %v", err)
-			}
-			break
-		}
-		e, err := contract.DecodeEvent(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = e.Type
+	if err := follow(""); !errors.As(err, &typed) || string(typed.Body) != want {
+		t.Errorf("the subscription ends with %v", err)
 	}
 	if last != messages.EventExecutionInterrupted {
 		t.Errorf("the last event is %s", last)

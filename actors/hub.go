@@ -441,7 +441,8 @@ func (r *reader) wanted(e messages.Event) bool {
 	return e.After >= at
 }
 
-// check refuses a position that is not in the log.
+// check refuses a position that is not in the log. A session that is missing
+// ends the subscription that is about it alone as its deletion does.
 func (r *reader) check(ctx context.Context, id string) error {
 	at := r.after[id]
 	found := at == 0
@@ -450,6 +451,9 @@ func (r *reader) check(ctx context.Context, id string) error {
 		return nil
 	})
 	var missing *messages.SessionNotFound
+	if errors.As(err, &missing) && id != "" && id == r.sub.session {
+		return err // deleted, perhaps before its reader came to look
+	}
 	if errors.As(err, &missing) || err == nil && !found {
 		return &messages.Refused{Name: messages.RefusedPosition, Message: fmt.Sprintf("position %d of session %s is not in its log", at, id)}
 	}

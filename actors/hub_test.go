@@ -467,6 +467,31 @@ func TestPositionsThatAreNotInTheLogAreRefused(t *testing.T) {
 	}
 }
 
+// The log of a session that is deleted may be gone before its reader has come to
+// it, or in the middle of it.
+func TestTheReaderOfADeletedSessionIsToldSo(t *testing.T) {
+	for _, replayed := range []int{0, 1} {
+		hub := spawnHub(t)
+		l := newLogged(t)
+		l.append(3)
+		r := newReader(subscribeTo(t, hub, l.id, at(l.id, 0)), hub, l)
+		for range 1 + replayed { // server.connected first
+			if _, err := r.next(soon(t), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan error, 1)
+		l.Append(store.Batch{Session: l.id, Delete: true}, func(err error) { done <- err })
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		var missing *messages.SessionNotFound
+		if _, err := r.next(soon(t), 8); !errors.As(err, &missing) || missing.SessionID != l.id {
+			t.Errorf("behind %d events: %v", replayed, err)
+		}
+	}
+}
+
 func TestASlowReaderDelaysNobody(t *testing.T) {
 	hub := spawnHub(t)
 	for range 8 {
