@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"codework/messages"
@@ -54,76 +53,95 @@ func parseBeside(text string) ([]string, error) {
 // floodEnds is how long flooders may take to end their work.
 const floodEnds = 10 * time.Second
 
-// flood starts those that the plan wants beside its sessions, and returns when
-// all of them are at work; stop ends them and waits.
-func (f *fleet) flood(ctx context.Context) (stop func(), err error) {
+// flooding are the flooders of an order at work.
+type flooding struct {
+	order order
+
+	mu       sync.Mutex // guards what follows
+	failures map[string]int
+	notes    map[string]int
+}
+
+func (f *flooding) fail(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failures[what]++
+}
+
+// run floods until the context ends, and says when all are at work. What it set
+// off has ended when it returns.
+func (f *flooding) run(ctx context.Context, atWork func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var all sync.WaitGroup
-	stop = func() { cancel(); all.Wait() }
-	var begun []<-chan struct{}
-	for _, name := range f.plan.beside {
-		for range f.plan.besides {
-			at := make(chan struct{})
-			begun = append(begun, at)
+	defer cancel()
+	var all, begun sync.WaitGroup
+	failed := make(chan struct{})
+	fail := sync.OnceFunc(func() { close(failed) })
+	for _, name := range f.order.Names {
+		for range f.order.Each {
+			begun.Add(1)
+			begins := sync.OnceFunc(begun.Done)
 			all.Go(func() {
-				if err := f.flooding(ctx, name, sync.OnceFunc(func() { close(at) })); err != nil && ctx.Err() == nil {
+				defer begins()
+				if err := f.flood(ctx, name, begins); err != nil && ctx.Err() == nil {
 					f.fail(name + ": " + err.Error())
+					fail()
 				}
 			})
 		}
 	}
-	late := time.NewTimer(f.plan.timeout)
-	defer late.Stop()
-	for _, at := range begun {
-		select {
-		case <-at:
-		case <-late.C:
-			err = errors.New("what runs beside did not begin")
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			stop()
-			return nil, err
+	begun.Wait()
+	var err error
+	select {
+	case <-failed:
+		cancel()
+	case <-ctx.Done():
+	default:
+		if err = atWork(); err != nil {
+			cancel()
 		}
 	}
-	return stop, nil
+	all.Wait()
+	return err
 }
 
-// flooding is one flooder, until the context ends. What it set off has ended
-// when it returns.
-func (f *fleet) flooding(ctx context.Context, name string, begun func()) error {
-	l, err := f.address.dial(ctx)
+// flood is one flooder, until the context ends.
+func (f *flooding) flood(ctx context.Context, name string, begun func()) error {
+	l, err := address{f.order.Endpoint, f.order.Token}.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	var bytes, rounds atomic.Int64
+	var bytes, rounds int64
 	began := time.Now()
 	defer func() {
-		f.note(fmt.Sprintf("beside: %s, %d rounds and %.1f MB of events a second", name, rounds.Load(), float64(bytes.Load())/(1<<20)/time.Since(began).Seconds()))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.notes[fmt.Sprintf("beside: %s, %d rounds and %.1f MB of events a second", name, rounds, float64(bytes)/(1<<20)/time.Since(began).Seconds())]++
 	}()
 	for ctx.Err() == nil {
-		if err := f.floodOnce(ctx, l.Client, flooders[name], begun, &bytes); err != nil {
+		n, err := f.once(ctx, l.Client, flooders[name], begun)
+		bytes += n
+		if err != nil {
 			return err
 		}
-		rounds.Add(1)
+		rounds++
 	}
 	return nil
 }
 
-func (f *fleet) floodOnce(ctx context.Context, c *client.Client, who flooder, begun func(), bytes *atomic.Int64) (err error) {
-	m := messages.CreateSession{HostDir: f.plan.dir}
-	if f.plan.model != nil {
-		m.Runtime = &messages.Runtime{Model: f.plan.model}
+// once has the flooder's work done, and tells how many bytes of events came.
+func (f *flooding) once(ctx context.Context, c *client.Client, who flooder, begun func()) (bytes int64, err error) {
+	m := messages.CreateSession{HostDir: f.order.Dir}
+	if f.order.Model != nil {
+		m.Runtime = &messages.Runtime{Model: f.order.Model}
 	}
 	info, err := c.Create(ctx, m)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	events, err := c.Subscribe(context.WithoutCancel(ctx), messages.Subscribe{SessionID: info.ID})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() {
 		events.Close()
@@ -133,11 +151,11 @@ func (f *fleet) floodOnce(ctx context.Context, c *client.Client, who flooder, be
 		err = errors.Join(err, stopped, c.Wait(ctx, info.ID), c.Delete(ctx, info.ID, true))
 	}()
 	if err := c.Prompt(ctx, messages.Prompt{SessionID: info.ID, ID: messages.NewMessageID(), Text: "load mock=" + who.mark}, false); err != nil {
-		return ignoreEnd(ctx, err)
+		return bytes, ignoreEnd(ctx, err)
 	}
 	if who.deaf {
 		begun()
-		return ignoreEnd(ctx, c.Wait(ctx, info.ID))
+		return bytes, ignoreEnd(ctx, c.Wait(ctx, info.ID))
 	}
 	for {
 		e, err := events.Next(ctx)
@@ -145,16 +163,16 @@ func (f *fleet) floodOnce(ctx context.Context, c *client.Client, who flooder, be
 			if errors.Is(err, io.EOF) {
 				err = errors.New("the subscription ended")
 			}
-			return ignoreEnd(ctx, err)
+			return bytes, ignoreEnd(ctx, err)
 		}
-		bytes.Add(int64(len(e.Data)))
+		bytes += int64(len(e.Data))
 		switch e.Type {
 		case messages.EventLLMTextDelta, messages.EventToolStarted:
 			begun()
 		case messages.EventExecutionSucceeded:
-			return nil
+			return bytes, nil
 		case messages.EventExecutionFailed, messages.EventExecutionInterrupted:
-			return errors.New("it ended with " + e.Type)
+			return bytes, errors.New("it ended with " + e.Type)
 		}
 	}
 }

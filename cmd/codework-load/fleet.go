@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -26,7 +27,8 @@ const tick = 250 * time.Millisecond
 type fleet struct {
 	plan     plan
 	address  address
-	pid      int // of the server; 0 when it cannot be measured
+	pid      int    // of the server; 0 when it cannot be measured
+	beside   *flood // nil: nobody
 	sessions []*session
 	readers  []*reader
 	links    []*link // that several readers share
@@ -151,9 +153,10 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	rep.CreateSeconds = time.Since(began).Seconds()
 	created, _ := f.usage()
 
-	unflood, err := f.flood(ctx)
-	if err != nil {
-		return nil, err
+	if f.beside != nil {
+		if err := f.floods(ctx); err != nil {
+			return nil, err
+		}
 	}
 
 	began = time.Now()
@@ -172,7 +175,14 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	slow.Wait()
 	ended, _ := f.usage()
 	rep.LoadCPU = ownCPU() - ownBefore
-	unflood()
+	if f.beside != nil {
+		t, err := f.beside.end()
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(f.notes, t.Notes)
+		maps.Copy(f.failures, t.Failures)
+	}
 
 	// The check is no part of what is measured.
 	for _, s := range f.sessions {
@@ -192,6 +202,17 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 		rep.Server = serverUsage(idle, created, ended, f.timeline, len(f.sessions), rep.Events)
 	}
 	return rep, context.Cause(ctx)
+}
+
+// floods lets the flooders begin.
+func (f *fleet) floods(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, f.plan.timeout, errors.New("what runs beside did not begin"))
+	defer cancel()
+	o := order{Endpoint: f.address.endpoint, Token: f.address.token, Dir: f.plan.dir, Model: f.plan.model, Names: f.plan.beside, Each: f.plan.besides}
+	if f.plan.ownServer {
+		o.Model = &messages.ModelRef{Provider: floodProvider, ID: modelID}
+	}
+	return f.beside.begin(ctx, o)
 }
 
 func (f *fleet) usage() (usage, bool) {

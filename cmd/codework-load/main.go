@@ -45,6 +45,9 @@ const (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == floodProcess {
+		os.Exit(floodMain())
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -209,12 +212,17 @@ func (j *job) one(ctx context.Context, p plan) (*report, error) {
 }
 
 // measure measures one plan, by a server of its own or the one that is named.
-func (j *job) measure(ctx context.Context, p plan, progress func(string)) (*report, error) {
+func (j *job) measure(ctx context.Context, p plan, progress func(string)) (r *report, err error) {
 	f := &fleet{plan: p}
-	var err error
+	if p.beside != nil {
+		if f.beside, err = startFlood(); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, f.beside.stop()) }()
+	}
 	var own *program
 	if j.server == "" {
-		if own, err = startProgram(ctx, j.program, j.modelURL); err != nil {
+		if own, err = startProgram(ctx, j.program, f.models(j.modelURL)); err != nil {
 			return nil, err
 		}
 		defer own.close()
@@ -225,7 +233,7 @@ func (j *job) measure(ctx context.Context, p plan, progress func(string)) (*repo
 		}
 		f.address = address{j.server, j.token}
 	}
-	r, err := f.run(ctx, progress)
+	r, err = f.run(ctx, progress)
 	if own != nil {
 		select {
 		case <-own.ended:

@@ -29,6 +29,9 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == floodProcess {
+		os.Exit(floodMain())
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if built.dir != "" {
 			if err := os.RemoveAll(built.dir); err != nil {
@@ -209,7 +212,7 @@ func TestARunningServerIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer model.Close()
-	own, err := startProgram(ctx, codework(t), modelAddress(model.URL()))
+	own, err := startProgram(ctx, codework(t), map[string]string{modelProvider: modelAddress(model.URL())})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,9 +27,10 @@ const (
 	logTail = 2000
 )
 
-// The model of the settings that the server is started with.
+// The models of the settings that the server is started with.
 const (
 	modelProvider = "load"
+	floodProvider = "flood" // flooders' own
 	modelID       = "mock-model"
 )
 
@@ -67,14 +70,14 @@ func findProgram(named string) (string, error) {
 	return found, nil
 }
 
-// startProgram starts a server whose only model is at modelURL, and returns
-// when it answers.
-func startProgram(ctx context.Context, name, modelURL string) (*program, error) {
+// startProgram starts a server with models at URLs, by provider, and returns when
+// it answers.
+func startProgram(ctx context.Context, name string, models map[string]string) (*program, error) {
 	dir, err := os.MkdirTemp("", "codework-load")
 	if err != nil {
 		return nil, err
 	}
-	p, err := startProgramIn(ctx, name, modelURL, dir)
+	p, err := startProgramIn(ctx, name, models, dir)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -82,7 +85,7 @@ func startProgram(ctx context.Context, name, modelURL string) (*program, error) 
 }
 
 // startProgramIn is startProgram with a folder that may hold a home already.
-func startProgramIn(ctx context.Context, name, modelURL, dir string) (p *program, err error) {
+func startProgramIn(ctx context.Context, name string, models map[string]string, dir string) (p *program, err error) {
 	p = &program{name: name, dir: dir, work: filepath.Join(dir, "work"), home: filepath.Join(dir, "home"), log: filepath.Join(dir, "log"), ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -92,7 +95,7 @@ func startProgramIn(ctx context.Context, name, modelURL, dir string) (p *program
 	if err := errors.Join(os.MkdirAll(p.work, 0o755), os.MkdirAll(p.home, 0o700)); err != nil {
 		return p, err
 	}
-	settings, err := json.MarshalIndent(settingsFor(modelURL), "", "\t")
+	settings, err := json.MarshalIndent(settingsFor(models), "", "\t")
 	if err != nil {
 		return p, err
 	}
@@ -150,17 +153,21 @@ func startProgramIn(ctx context.Context, name, modelURL, dir string) (p *program
 	}
 }
 
-func settingsFor(modelURL string) map[string]any {
+func settingsFor(models map[string]string) map[string]any {
+	var list []any
+	for _, provider := range slices.Sorted(maps.Keys(models)) {
+		list = append(list, map[string]any{
+			"id": modelID, "name": "Scripted", "protocol": "openai-compatible", "baseUrl": models[provider],
+			"provider":  map[string]any{"id": provider, "name": provider, "source": "config", "env": []any{}},
+			"reasoning": false, "input": []any{"text", "image"}, "contextWindow": 200_000, "maxTokens": 8000,
+			"cost": map[string]any{"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1},
+		})
+	}
 	return map[string]any{
 		"model": map[string]any{"provider": modelProvider, "id": modelID},
 		// Faults that are asked for cost little time.
-		"retry": map[string]any{"baseDelayMs": 10},
-		"models": []any{map[string]any{
-			"id": modelID, "name": "Scripted", "protocol": "openai-compatible", "baseUrl": modelURL,
-			"provider":  map[string]any{"id": modelProvider, "name": "Load", "source": "config", "env": []any{}},
-			"reasoning": false, "input": []any{"text", "image"}, "contextWindow": 200_000, "maxTokens": 8000,
-			"cost": map[string]any{"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1},
-		}},
+		"retry":  map[string]any{"baseDelayMs": 10},
+		"models": list,
 	}
 }
 

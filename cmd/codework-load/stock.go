@@ -141,7 +141,7 @@ func (s *stocked) start(ctx context.Context) error {
 	if err := s.stop(); err != nil {
 		return err
 	}
-	p, err := startProgramIn(ctx, s.job.program, s.job.modelURL, s.dir)
+	p, err := startProgramIn(ctx, s.job.program, map[string]string{modelProvider: s.job.modelURL}, s.dir)
 	if err != nil {
 		return err
 	}
