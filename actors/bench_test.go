@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"codework/internal/store"
 	"codework/messages"
 	"codework/protocol/contract"
 )
@@ -107,4 +108,52 @@ func eventPath(b *testing.B, r *rig) {
 	}
 	a.done(messages.StopStop, messages.Part{Type: messages.PartText, Text: "x"})
 	r.wait(id)
+}
+
+// BenchmarkLongAnswer is the end of an answer of 1.6 MB with a reader of its
+// events, and a store in a folder: what others of the process wait for.
+func BenchmarkLongAnswer(b *testing.B) {
+	r := newRigOn(b, store.Options{Dir: b.TempDir()}, nil)
+	text := strings.Repeat("40 characters that differ from nobody's.", 40_000)
+	c := r.dial(b, false)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		id := r.create()
+		s, err := c.Stream(context.Background(), contract.EventSubscribe, object{"sessionId": id})
+		if err != nil {
+			b.Fatal(err)
+		}
+		until := func(kind string) {
+			for {
+				raw, err := s.Next(context.Background())
+				if err != nil {
+					b.Fatal(err)
+				}
+				e, err := contract.DecodeEvent(raw)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if e.Type == kind {
+					return
+				}
+			}
+		}
+		until(messages.EventConnected)
+		r.prompt(id, "go", messages.Steer)
+		a := r.model.next(b)
+		a.start()
+		a.text("word ")
+		until(messages.EventLLMTextDelta)
+		b.StartTimer()
+		part := messages.Part{Type: messages.PartText, Text: text}
+		a.emit(messages.StreamEvent{Kind: messages.StreamTextEnd, Part: part})
+		a.done(messages.StopStop, part)
+		until(messages.EventExecutionSucceeded)
+		b.StopTimer()
+		r.wait(id)
+		s.Close()
+		b.StartTimer()
+	}
 }

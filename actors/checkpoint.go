@@ -96,7 +96,7 @@ func (l *ledger) checkpoint() *store.Checkpoint {
 	for i := range fresh {
 		p.entry(&fresh[i])
 	}
-	c := &store.Checkpoint{Seq: l.seq, After: l.saved, Data: string(p.b)}
+	c := &store.Checkpoint{Seq: l.seq, After: l.saved, Data: p.b}
 	l.saved, l.kept, l.unsaved = l.seq, len(l.entries), 0
 	return c
 }
@@ -117,7 +117,7 @@ func fromCheckpoints(record messages.SessionRecord, list []store.Checkpoint) (*l
 	bodies := make([]unpacker, len(list))
 	counts := make([]int, len(list))
 	for i := range list {
-		u := unpacker{s: list[i].Data}
+		u := unpacker{s: string(list[i].Data)}
 		if u.byte() != foldVersion {
 			return nil, errOtherFold
 		}

@@ -202,8 +202,8 @@ func FuzzCheckpoint(f *testing.F) {
 	good := led.checkpoint().Data
 	f.Add(good)
 	f.Add(good[:len(good)/2])
-	f.Add(string([]byte{foldVersion, 2, '{', '}', 0xff, 0xff, 0xff, 0xff, 0x0f}))
-	f.Fuzz(func(t *testing.T, data string) {
+	f.Add([]byte{foldVersion, 2, '{', '}', 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, data []byte) {
 		l, err := fromCheckpoints(messages.SessionRecord{}, []store.Checkpoint{{Seq: 1, Data: data}})
 		if err != nil {
 			return
@@ -296,7 +296,7 @@ func TestACheckpointThatSaysSomethingElseIsFoundAndMended(t *testing.T) {
 	r.ledger(id) // compares
 	// Another version of the fold is no fault: it is made anew.
 	c := led.checkpoint()
-	c.After, c.Data = 0, "\xfe"+c.Data[1:]
+	c.After, c.Data[0] = 0, 0xfe
 	if err := commit(r.ctx, r.store, store.Batch{Session: id, Checkpoint: c}); err != nil {
 		t.Fatal(err)
 	}

@@ -163,7 +163,13 @@ func newRig(t tb, extra ...tools.Tool) *rig {
 // newRigWith changes what boot starts with.
 func newRigWith(t tb, change func(*Config), extra ...tools.Tool) *rig {
 	t.Helper()
-	st, err := store.Open(context.Background(), store.Options{})
+	return newRigOn(t, store.Options{}, change, extra...)
+}
+
+// newRigOn keeps its sessions elsewhere than in memory.
+func newRigOn(t tb, where store.Options, change func(*Config), extra ...tools.Tool) *rig {
+	t.Helper()
+	st, err := store.Open(context.Background(), where)
 	if err != nil {
 		t.Fatal(err)
 	}

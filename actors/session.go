@@ -506,7 +506,7 @@ func pieceOf(kind string, d *messages.EventData, more int) *messages.Piece {
 }
 
 func encode(d messages.EventData) json.RawMessage {
-	b, err := messages.JSON(d)
+	b, err := d.JSON()
 	if err != nil {
 		panic(err) // EventData holds nothing that has no JSON form
 	}

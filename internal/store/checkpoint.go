@@ -23,7 +23,7 @@ import (
 type Checkpoint struct {
 	Seq   int64 // of the last event that it covers
 	After int64 // of the checkpoint that it goes on from; 0: it begins with the log
-	Data  string
+	Data  []byte
 }
 
 // A checkpoint record is
@@ -78,7 +78,7 @@ func decodeCheckpoint(b []byte) (c Checkpoint, event [sha256.Size]byte, blob boo
 		return c, event, false, errCheck
 	}
 	blob = b[1] == flagBlob
-	after, data := int64(binary.BigEndian.Uint64(b[2:])), string(body[checkpointHead:])
+	after, data := int64(binary.BigEndian.Uint64(b[2:])), bytes.Clone(body[checkpointHead:])
 	if b[1]&^flagBlob != 0 || after < 0 || blob && len(data) != sha256.Size {
 		return c, event, false, errForm
 	}
@@ -152,9 +152,7 @@ func (s *Store) checkpoint(txn *badger.Txn, session string, seq int64, item *bad
 		err = errOtherLog
 	}
 	if err == nil && blob {
-		var data []byte
-		data, err = s.Blob(hex.EncodeToString([]byte(c.Data)))
-		c.Data = string(data)
+		c.Data, err = s.Blob(hex.EncodeToString(c.Data))
 	}
 	return c, hash, err
 }

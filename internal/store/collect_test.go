@@ -174,8 +174,8 @@ func (g *garden) write(t *rapid.T) {
 		}
 	}
 	if rapid.IntRange(0, 3).Draw(t, "checkpoint") == 0 {
-		b.Checkpoint = &Checkpoint{Seq: o.seq + 1, Data: strings.Repeat(fmt.Sprint(id, o.seq, " "), maxInline/2)}
-		o.others[nameOf([]byte(b.Checkpoint.Data))] = true
+		b.Checkpoint = &Checkpoint{Seq: o.seq + 1, Data: bytes.Repeat(fmt.Append(nil, id, o.seq, " "), maxInline/2)}
+		o.others[nameOf(b.Checkpoint.Data)] = true
 	}
 	g.commit(t, b)
 	o.seq++
@@ -340,7 +340,7 @@ func TestABlobGoesWithTheLastSessionThatNamesIt(t *testing.T) {
 	rec := session("ses_l", "L", 1)
 	rec.AppendSystemPrompt = strings.Repeat("x", maxInline)
 	mustCommit(t, s, Batch{Session: "ses_l", Record: rec, Events: eventNaming("ses_l", 0, maxInline),
-		Checkpoint: &Checkpoint{Seq: 1, Data: strings.Repeat("y", maxInline+1)}})
+		Checkpoint: &Checkpoint{Seq: 1, Data: bytes.Repeat([]byte("y"), maxInline+1)}})
 	age(s)
 	if err := s.Rest(t.Context()); err != nil {
 		t.Fatal(err)

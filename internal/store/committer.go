@@ -295,7 +295,7 @@ func (s *Store) valuesOf(b *Batch, inline int) (v *values, err error) {
 		}
 	}
 	if b.Checkpoint != nil {
-		v.checkpoint, err = s.keep([]byte(b.Checkpoint.Data), inline)
+		v.checkpoint, err = s.keep(b.Checkpoint.Data, inline)
 	}
 	return v, err
 }

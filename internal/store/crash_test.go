@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -126,7 +127,7 @@ func TestAcknowledgedEventsSurviveKill(t *testing.T) {
 			kept := mustRecall(t, s, id)
 			covered := int64(0)
 			for _, c := range kept.Checkpoints {
-				if c != *at(c.Seq, covered) {
+				if !reflect.DeepEqual(c, *at(c.Seq, covered)) {
 					t.Errorf("%s: a checkpoint %+v behind %d", id, c, covered)
 				}
 				covered = c.Seq

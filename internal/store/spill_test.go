@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,7 +113,7 @@ func TestSessionsKeepTheirOrderWhateverTheOrderOfTheirBlobs(t *testing.T) {
 				large++
 				if b.Events = long(id, int64(n), maxInline); r.IntN(2) == 0 {
 					b.Events = events(id, int64(n), 1)
-					b.Checkpoint = &Checkpoint{Seq: int64(n) + 1, Data: string(long(id, int64(n), maxInline)[0].Data)}
+					b.Checkpoint = &Checkpoint{Seq: int64(n) + 1, Data: long(id, int64(n), maxInline)[0].Data}
 				}
 			}
 			want[id] = append(want[id], b.Events...)
@@ -236,7 +237,7 @@ func TestTheCommitterWritesNoBlobs(t *testing.T) {
 	var answers sync.WaitGroup
 	for _, b := range []Batch{
 		{Session: "ses_a", Record: rec, Events: long("ses_a", 0, maxInline)},
-		{Session: "ses_a", Events: many, Checkpoint: &Checkpoint{Seq: 21, Data: strings.Repeat("y", maxInline+1)}},
+		{Session: "ses_a", Events: many, Checkpoint: &Checkpoint{Seq: 21, Data: bytes.Repeat([]byte("y"), maxInline+1)}},
 	} {
 		answers.Add(1)
 		s.Append(b, func(err error) {

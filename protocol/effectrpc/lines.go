@@ -1,6 +1,9 @@
 package effectrpc
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // defaultLineLimit is the longest line in bytes that either side accepts: the
 // stock client fails every call on the connection for more than 16 Mi UTF-16
@@ -29,6 +32,9 @@ func (r *lineReader) next() ([]byte, error) {
 		}
 		if len(r.pending)+end > r.limit {
 			return nil, ErrLineTooLong
+		}
+		if len(r.pending)+end > cap(r.pending) { // twice as much: a line of megabytes comes in many pieces
+			r.pending = slices.Grow(r.pending, max(end, len(r.pending)))
 		}
 		r.pending = append(r.pending, r.piece[:end]...)
 		if i >= 0 {
