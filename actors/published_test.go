@@ -339,21 +339,21 @@ func TestAStreamThatIsTooFastIsReadAtAPace(t *testing.T) {
 		for range streamBurst {
 			p.hold(t.Context())
 		}
-		if d := time.Since(start); d > streamNap {
+		if d := time.Since(start); d > 0 {
 			t.Errorf("the first pieces waited %s", d)
 		}
 		for range 2 * streamRate {
 			p.hold(t.Context())
 		}
-		if d := time.Since(start); d < 2*time.Second-10*time.Millisecond || d > 2*time.Second+10*time.Millisecond {
+		if d := time.Since(start); d < 2*time.Second-3*streamNap || d > 2*time.Second+streamNap {
 			t.Errorf("two seconds' worth took %s", d)
 		}
-		time.Sleep(time.Hour) // a pause saves up no more than the burst
+		time.Sleep(time.Hour) // a pause saves up next to nothing
 		start = time.Now()
-		for range streamBurst + streamRate {
+		for range streamRate {
 			p.hold(t.Context())
 		}
-		if d := time.Since(start); d < time.Second-10*time.Millisecond {
+		if d := time.Since(start); d < time.Second-3*streamNap {
 			t.Errorf("after a pause a second's worth took %s", d)
 		}
 		for range streamRate { // a usual model is not held up
