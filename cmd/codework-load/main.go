@@ -194,21 +194,44 @@ func (j *job) one(ctx context.Context, p plan) (*report, error) {
 			return nil, err
 		}
 	}
-	var alone *report
-	if p.beside != nil {
-		before := p
-		before.beside = nil
-		if alone, err = j.measure(ctx, before, func(s string) { j.progress("alone, " + s) }); err != nil {
-			return nil, err
-		}
+	var r, alone *report
+	if p.beside == nil {
+		r, err = j.measure(ctx, p, j.progress)
+	} else {
+		r, alone, err = j.compare(ctx, p)
 	}
-	r, err := j.measure(ctx, p, j.progress)
 	if err != nil {
 		return nil, err
 	}
 	r.Floor, r.Alone = floor, alone
 	r.Missed = check(j.thresholds, r.metrics())
 	return r, nil
+}
+
+// compare measures a plan with flooders and without, in turn: what a machine
+// does by itself meets both, and the rare slow moments that make a p99 are many
+// together. Each pair has arrivals of its own.
+func (j *job) compare(ctx context.Context, p plan) (with, without *report, err error) {
+	for i := range p.pairs {
+		for _, run := range []struct {
+			sum    **report
+			about  string
+			beside []string
+		}{{&without, "alone, ", nil}, {&with, "", p.beside}} {
+			q := p
+			q.seed, q.beside = p.seed+uint64(i), run.beside
+			r, err := j.measure(ctx, q, func(s string) { j.progress(run.about + s) })
+			switch {
+			case err != nil:
+				return nil, nil, err
+			case *run.sum == nil:
+				*run.sum = r
+			default:
+				(*run.sum).add(r)
+			}
+		}
+	}
+	return with, without, nil
 }
 
 // measure measures one plan, by a server of its own or the one that is named.

@@ -143,7 +143,7 @@ func TestAMissedThresholdMakesTheExitCode(t *testing.T) {
 func TestFloodersRunBesideAndAreCompared(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "report.html")
 	names := strings.Join(flooderNames(), ",")
-	r := load(t, "--sessions", "4", "--scenario", "text:5:10", "--beside", names, "--json", "--html", page,
+	r := load(t, "--sessions", "4", "--scenario", "text:5:10", "--beside", names, "--pairs", "2", "--json", "--html", page,
 		"--max", "turn.p50/alone=1000", "--max", "admitted.p99/alone=1000", "--min", "delta.p99-alone=-1000")
 	if r.code != 0 {
 		t.Fatalf("%+v", r)
@@ -152,7 +152,7 @@ func TestFloodersRunBesideAndAreCompared(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &rep); err != nil {
 		t.Fatal(err)
 	}
-	if len(rep.Beside) != len(flooders) || rep.Besides != 1 || rep.Alone == nil || rep.Alone.Beside != nil || rep.Alone.Rounds != 4 || rep.Rounds != 4 {
+	if len(rep.Beside) != len(flooders) || rep.Besides != 1 || rep.Pairs != 2 || rep.Alone == nil || rep.Alone.Beside != nil || rep.Alone.Rounds != 8 || rep.Rounds != 8 {
 		t.Errorf("the report is %s", r.out)
 	}
 	for _, name := range flooderNames() {
@@ -242,7 +242,7 @@ func TestWrongUseIsToldBeforeAnythingRuns(t *testing.T) {
 	for _, args := range [][]string{
 		{"--sessions", "0"}, {"--rate", "5"}, {"--connections", "none"}, {"--connections", "1,2"}, {"--curve", "1,x"},
 		{"--max", "wall"}, {"--max", "wall=fast"}, {"--svg", "x"}, {"--model", "x"}, {"extra"}, {"--scenario", "short,unknown"}, {"--codework", "/does/not/exist"},
-		{"--beside", "nobody"}, {"--beside", "burn", "--besides", "0"}, {"--beside", "burn", "--model-url", "http://127.0.0.1:1/v1"},
+		{"--beside", "nobody"}, {"--beside", "burn", "--besides", "0"}, {"--beside", "burn", "--pairs", "0"}, {"--pairs", "2"}, {"--beside", "burn", "--model-url", "http://127.0.0.1:1/v1"},
 		{"--rate", "NaN", "--for", "1s"}, {"--rate", "Inf", "--for", "1s"}, {"--rate", "1e9", "--for", "1s"}, {"--rate", "90000", "--for", "1h"}, {"--timeout", "0"}, {"--think", "-1s"},
 		{"--besides", "3"}, {"--samples", "5"}, {"--idle", "5", "--samples", "5"}, {"--stored", "1000", "--sessions", "5"}, {"--entries", "100", "--rounds", "2"},
 	} {

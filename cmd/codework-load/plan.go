@@ -33,6 +33,7 @@ type plan struct {
 	ownServer   bool
 	beside      []string // flooders that run all the time
 	besides     int      // of each
+	pairs       int      // of runs without them and with them
 }
 
 // errHelp means that the usage was asked for and printed.
@@ -67,6 +68,7 @@ func parseFlags(args []string, stderr io.Writer) (*job, error) {
 	f.BoolVar(&j.floor, "floor", false, "measure the same prompts straight to the model first, and compare")
 	f.StringVar(&beside, "beside", "", "measure once more with these `names` of flooders at work beside it, and compare")
 	f.IntVar(&j.besides, "besides", 1, "`number` of each of them")
+	f.IntVar(&j.pairs, "pairs", 1, "with --beside: measure without and with them so `often` in turn, and put the runs of either kind together")
 	f.StringVar(&curve, "curve", "", "measure growing `numbers` of sessions (1,10,50), each with a server of its own")
 	f.StringVar(&stored, "stored", "", "instead of load: measure list, search and opening with `numbers` of stored sessions (1000,10000)")
 	f.StringVar(&entries, "entries", "", "instead of load: measure opening, history and turns of a session with `numbers` of entries")
@@ -195,6 +197,8 @@ func (j *job) check() error {
 		return errors.New("--codework goes without --server")
 	case j.besides < 1:
 		return errors.New("--besides: expected 1 or more")
+	case j.pairs < 1:
+		return errors.New("--pairs: expected 1 or more")
 	case j.beside != nil && j.modelURL != "":
 		return errors.New("--beside needs the scripted model, and so goes without --model-url")
 	case j.modelURL != "" && j.modelAddr != "":
@@ -216,7 +220,7 @@ func (j *job) checkUnused(f *flag.FlagSet) (err error) {
 			if j.stock.stored == nil && j.stock.entries == nil {
 				refuse("--%s is for --stored and --entries", given.Name)
 			}
-		case "besides":
+		case "besides", "pairs":
 			if j.beside == nil {
 				refuse("--%s is for --beside", given.Name)
 			}

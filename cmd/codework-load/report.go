@@ -48,7 +48,10 @@ type report struct {
 	Floor    *report       `json:"floor,omitempty"`
 	Beside   []string      `json:"beside,omitempty"` // flooders that ran all the time
 	Besides  int           `json:"besides,omitempty"`
+	Pairs    int           `json:"pairs,omitempty"` // runs that were put together
 	Alone    *report       `json:"alone,omitempty"` // the same without them
+
+	samples latencies
 }
 
 // machine is where it was measured.
@@ -74,9 +77,9 @@ type serverReport struct {
 
 func (p plan) report(driver string) *report {
 	if p.beside == nil {
-		p.besides = 0
+		p.besides, p.pairs = 0, 0
 	}
-	return &report{Driver: driver, Beside: p.beside, Besides: p.besides, Scenario: p.scenario.name, Sessions: p.sessions, Connections: p.connections, Seed: p.seed, Rate: p.rate, Began: time.Now(),
+	return &report{Driver: driver, Beside: p.beside, Besides: p.besides, Pairs: p.pairs, Scenario: p.scenario.name, Sessions: p.sessions, Connections: p.connections, Seed: p.seed, Rate: p.rate, Began: time.Now(),
 		Machine: machine{runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), loadAverage()}}
 }
 
@@ -86,13 +89,43 @@ func serverUsage(idle, created, ended usage, timeline []moment, sessions int, ev
 		s.Peak = max(s.Peak, m.Memory)
 	}
 	s.PerSession = (ended.Memory - idle.Memory) / int64(sessions)
-	if events > 0 {
-		s.CPUPerUnit = s.CPU / float64(events) * 1e6
-	}
+	s.perUnit(events)
 	return s
 }
 
+func (s *serverReport) perUnit(events int64) {
+	if events > 0 {
+		s.CPUPerUnit = s.CPU / float64(events) * 1e6
+	}
+}
+
+// add puts another run of the same to a report. Memory stays that of the first,
+// the timeline that of the last.
+func (r *report) add(o *report) {
+	r.samples.add(&o.samples)
+	r.latencies(r.samples)
+	r.WallSeconds += o.WallSeconds
+	r.LoadCPU += o.LoadCPU
+	r.Rounds += o.Rounds
+	r.Turns += o.Turns
+	r.Events += o.Events
+	for k, n := range o.Failures {
+		r.Failures[k] += n
+	}
+	for k, n := range o.Notes {
+		r.Notes[k] += n
+	}
+	r.Faults.add(o.Faults)
+	r.Timeline = o.Timeline
+	if r.Server != nil && o.Server != nil {
+		r.Server.CPUPrepare += o.Server.CPUPrepare
+		r.Server.CPU += o.Server.CPU
+		r.Server.perUnit(r.Events)
+	}
+}
+
 func (r *report) latencies(l latencies) {
+	r.samples = l
 	r.Create, r.Admitted, r.First, r.Delta = measure(l.create), measure(l.admitted), measure(l.first), measure(l.delta)
 	r.Turn, r.Interrupt, r.Total = measure(l.turn), measure(l.interrupt), measure(l.total)
 }
@@ -159,7 +192,7 @@ func (r *report) print(w io.Writer) error {
 	fmt.Fprintf(&b, "%s, %s, %s, seed %d, load average %.1f on %d processors\n",
 		r.Scenario, plural(r.Sessions, "session"), connectionsText(r.Connections), r.Seed, r.Machine.Load, r.Machine.CPUs)
 	if r.Alone != nil {
-		fmt.Fprintf(&b, "beside %d × %s\n", r.Besides, strings.Join(r.Beside, ", "))
+		fmt.Fprintf(&b, "beside %d × %s; runs of either kind: %d\n", r.Besides, strings.Join(r.Beside, ", "), r.Pairs)
 	}
 	t := latencyTable(&b)
 	for _, row := range r.rows() {
