@@ -20,28 +20,41 @@ const pieceSize = 64 << 10
 const drainTime = 250 * time.Millisecond
 
 // Of what a command prints the first outputBurst is read as fast as it comes, the
-// rest at outputRate: more than anything prints that somebody will read. A
-// command that prints without end would take the processors from everybody, and
-// with it we.
+// rest at outputRate, and what is too much even for the file that keeps the whole
+// at lostRate: nobody will read it. A command that prints without end would take
+// the processors from everybody, and with it we.
 const (
 	outputBurst = 8 << 20
 	outputRate  = 16 << 20 // bytes a second
-	// outputNap is the shortest wait that is worth a timer.
-	outputNap = time.Millisecond
+	lostRate    = 4 << 20
+	// outputNap is how far the reading gets ahead before it waits, and how much it
+	// may make up for when nobody had time for it: what a pipe holds. Woken for
+	// less, reader and command would spend more on waking than on the output.
+	outputNap = time.Second * pieceSize / outputRate
 )
 
 // pace holds back the reading of a pipe. The zero value is for a new one.
-type pace struct{ due time.Time }
+type pace struct {
+	read int // bytes
+	due  time.Time
+}
 
 // hold is called behind n bytes.
 func (p *pace) hold(n int) {
-	const burst = time.Second * outputBurst / outputRate
-	now := time.Now()
-	if earliest := now.Add(-burst); p.due.Before(earliest) {
-		p.due = earliest
+	p.read += n
+	rate := outputRate
+	switch {
+	case p.read <= outputBurst:
+		return
+	case p.read > sandboxes.FullLimit:
+		rate = lostRate
 	}
-	p.due = p.due.Add(time.Duration(n) * time.Second / outputRate)
-	if ahead := p.due.Sub(now); ahead > outputNap {
+	now := time.Now()
+	if late := now.Add(-outputNap); p.due.Before(late) {
+		p.due = late
+	}
+	p.due = p.due.Add(time.Duration(n) * time.Second / time.Duration(rate))
+	if ahead := p.due.Sub(now); ahead >= outputNap {
 		time.Sleep(ahead)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"codework/sandboxes"
 )
 
 func TestOutputWithoutEndIsReadAtAPace(t *testing.T) {
@@ -16,12 +18,21 @@ func TestOutputWithoutEndIsReadAtAPace(t *testing.T) {
 			}
 			return time.Since(start)
 		}
-		if d := read(outputBurst); d > outputNap {
-			t.Errorf("what is kept waited %s", d)
+		if d := read(outputBurst); d > 0 {
+			t.Errorf("the beginning waited %s", d)
 		}
-		want := 4 * time.Second
-		if d := read(4 * outputRate); d < want-10*time.Millisecond || d > want+10*time.Millisecond {
-			t.Errorf("the rest took %s, want %s", d, want)
+		took := func(what string, bytes, rate int) {
+			t.Helper()
+			start = time.Now()
+			want := time.Second * time.Duration(bytes) / time.Duration(rate)
+			if d := read(bytes); d < want-10*outputNap || d > want+10*outputNap {
+				t.Errorf("%s took %s, want %s", what, d, want)
+			}
 		}
+		took("the middle", outputRate, outputRate)
+		time.Sleep(time.Hour)
+		took("as much after a pause, which saves up next to nothing,", outputRate, outputRate)
+		took("the rest of what is kept", sandboxes.FullLimit-outputBurst-2*outputRate, outputRate)
+		took("what nobody keeps", 2*lostRate, lostRate)
 	})
 }
