@@ -9,6 +9,7 @@ import (
 	"codework/internal/store"
 	"codework/messages"
 	"codework/protocol/contract"
+	"codework/protocol/effectrpc"
 )
 
 // instantModel answers every request at once with n deltas.
@@ -76,25 +77,7 @@ func BenchmarkEventPath(b *testing.B) { eventPath(b, newRig(b)) }
 
 func eventPath(b *testing.B, r *rig) {
 	c := r.dial(b, false)
-	s, err := c.Stream(context.Background(), contract.EventSubscribe, object{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	next := func() messages.Event {
-		raw, err := s.Next(context.Background())
-		if err != nil {
-			b.Fatal(err)
-		}
-		e, err := contract.DecodeEvent(raw)
-		if err != nil {
-			b.Fatal(err)
-		}
-		return e
-	}
-	until := func(kind string) {
-		for next().Type != kind {
-		}
-	}
+	until := awaiting(b, c, object{})
 	id := r.create()
 	r.prompt(id, "go", messages.Steer)
 	a := r.model.next(b)
@@ -110,6 +93,29 @@ func eventPath(b *testing.B, r *rig) {
 	r.wait(id)
 }
 
+// awaiting subscribes, and returns what reads events up to one of a type.
+func awaiting(b *testing.B, c *effectrpc.Client, payload object) (until func(kind string)) {
+	s, err := c.Stream(context.Background(), contract.EventSubscribe, payload) // ends with the connection
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func(kind string) {
+		for {
+			raw, err := s.Next(context.Background())
+			if err != nil {
+				b.Fatal(err)
+			}
+			e, err := contract.DecodeEvent(raw)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if e.Type == kind {
+				return
+			}
+		}
+	}
+}
+
 // BenchmarkLongAnswer is the end of an answer of 1.6 MB with a reader of its
 // events, and a store in a folder: what others of the process wait for.
 func BenchmarkLongAnswer(b *testing.B) {
@@ -121,25 +127,7 @@ func BenchmarkLongAnswer(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		id := r.create()
-		s, err := c.Stream(context.Background(), contract.EventSubscribe, object{"sessionId": id})
-		if err != nil {
-			b.Fatal(err)
-		}
-		until := func(kind string) {
-			for {
-				raw, err := s.Next(context.Background())
-				if err != nil {
-					b.Fatal(err)
-				}
-				e, err := contract.DecodeEvent(raw)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if e.Type == kind {
-					return
-				}
-			}
-		}
+		until := awaiting(b, c, object{"sessionId": id})
 		until(messages.EventConnected)
 		r.prompt(id, "go", messages.Steer)
 		a := r.model.next(b)
@@ -153,7 +141,6 @@ func BenchmarkLongAnswer(b *testing.B) {
 		until(messages.EventExecutionSucceeded)
 		b.StopTimer()
 		r.wait(id)
-		s.Close()
 		b.StartTimer()
 	}
 }

@@ -20,7 +20,7 @@ func JSON(v any) (json.RawMessage, error) {
 
 // longText is how long a text must be for EventData.JSON to leave encoding/json
 // out: that makes room for it by growing, and then copies it twice, which for an
-// answer of a megabyte takes eight.
+// answer of a megabyte takes eight megabytes.
 const longText = 32 << 10
 
 // JSON is JSON of an event's data, in one piece of memory that is as long as
@@ -65,28 +65,23 @@ func (m *Message) long() bool {
 	return false
 }
 
-// spliced is JSON in pieces: some as they are, others long texts that are still
-// to be quoted.
-type spliced []struct {
+// spliced is JSON in pieces.
+type spliced []splice
+
+// splice is JSON as it is, and behind it a long text that is still to be quoted,
+// if there is one.
+type splice struct {
 	raw  []byte
 	text string
 }
 
-func (s *spliced) raw(b []byte) {
-	*s = append(*s, struct {
-		raw  []byte
-		text string
-	}{raw: b})
-}
+func (s *spliced) raw(b []byte) { *s = append(*s, splice{raw: b}) }
 
 // open adds an object with members, to which more can be added.
 func (s *spliced) open(object []byte) { s.raw(object[:len(object)-1]) }
 
 func (s *spliced) member(name, text string) {
-	*s = append(*s, struct {
-		raw  []byte
-		text string
-	}{[]byte(`,"` + name + `":`), text})
+	*s = append(*s, splice{[]byte(`,"` + name + `":`), text})
 }
 
 func (s *spliced) message(m Message) error {
