@@ -55,47 +55,36 @@ const floodEnds = 10 * time.Second
 
 // flooding are the flooders of an order at work.
 type flooding struct {
+	*counts
 	order order
-
-	mu       sync.Mutex // guards what follows
-	failures map[string]int
-	notes    map[string]int
 }
 
-func (f *flooding) fail(what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.failures[what]++
-}
-
-// run floods until the context ends, and says when all are at work. What it set
-// off has ended when it returns.
+// run floods until the context ends, and says when all are at work; when one
+// cannot begin, all end. What it set off has ended when it returns.
 func (f *flooding) run(ctx context.Context, atWork func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all, begun sync.WaitGroup
-	failed := make(chan struct{})
-	fail := sync.OnceFunc(func() { close(failed) })
 	for _, name := range f.order.Names {
 		for range f.order.Each {
 			begun.Add(1)
-			begins := sync.OnceFunc(begun.Done)
 			all.Go(func() {
-				defer begins()
-				if err := f.flood(ctx, name, begins); err != nil && ctx.Err() == nil {
+				begins := sync.OnceFunc(begun.Done)
+				idle := true
+				err := f.flood(ctx, name, func() { idle = false; begins() })
+				if err != nil && ctx.Err() == nil {
 					f.fail(name + ": " + err.Error())
-					fail()
+					if idle {
+						cancel()
+					}
 				}
+				begins()
 			})
 		}
 	}
 	begun.Wait()
 	var err error
-	select {
-	case <-failed:
-		cancel()
-	case <-ctx.Done():
-	default:
+	if ctx.Err() == nil {
 		if err = atWork(); err != nil {
 			cancel()
 		}
@@ -114,9 +103,7 @@ func (f *flooding) flood(ctx context.Context, name string, begun func()) error {
 	var bytes, rounds int64
 	began := time.Now()
 	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.notes[fmt.Sprintf("beside: %s, %d rounds and %.1f MB of events a second", name, rounds, float64(bytes)/(1<<20)/time.Since(began).Seconds())]++
+		f.note(fmt.Sprintf("beside: %s, %d rounds and %.1f MB of events a second", name, rounds, float64(bytes)/(1<<20)/time.Since(began).Seconds()))
 	}()
 	for ctx.Err() == nil {
 		n, err := f.once(ctx, l.Client, flooders[name], begun)

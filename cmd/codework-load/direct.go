@@ -67,7 +67,7 @@ func runDirect(ctx context.Context, p plan, url string, progress func(string)) (
 	defer cancel()
 	t := &http.Transport{MaxIdleConnsPerHost: p.sessions}
 	defer t.CloseIdleConnections()
-	f := &fleet{plan: p, failures: map[string]int{}, notes: map[string]int{}}
+	f := &fleet{plan: p, counts: newCounts()}
 	d := &direct{plan: p, url: url, client: &http.Client{Transport: t}, fleet: f}
 	sc := p.scenario.shuffled(rand.New(rand.NewPCG(p.seed, 0)))
 	for i := range p.sessions {

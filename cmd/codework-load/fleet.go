@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,10 +36,8 @@ type fleet struct {
 
 	events, turns, running, played atomic.Int64
 
-	mu       sync.Mutex // guards what follows
-	failures map[string]int
-	notes    map[string]int
-	timeline []moment
+	*counts
+	timeline []moment // guarded by its mutex, too
 }
 
 // moment is one point of the timeline.
@@ -52,24 +48,6 @@ type moment struct {
 	Turns   int64   `json:"turns"`
 	CPU     float64 `json:"cpuSeconds"` // of the server, so far
 	Memory  int64   `json:"rssBytes"`
-}
-
-// differs matches what is another one in each failure of the same kind.
-var differs = regexp.MustCompile(`\b(ses|msg)_?[0-9A-Za-z-]{6,}|127\.0\.0\.1:\d+|0x[0-9a-f]+`)
-
-// fail counts a failure.
-func (f *fleet) fail(what string) {
-	what = differs.ReplaceAllString(what, "…")
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.failures[what]++
-}
-
-// note counts something worth telling that is no failure.
-func (f *fleet) note(what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.notes[what]++
 }
 
 // next waits for the next round of a session and tells from when it counts: in
@@ -143,7 +121,7 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	rep := f.plan.report("codework")
-	f.failures, f.notes = map[string]int{}, map[string]int{}
+	f.counts = newCounts()
 	idle, measured := f.usage()
 	defer f.close()
 	began := time.Now()
@@ -180,8 +158,7 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 		if err != nil {
 			return nil, err
 		}
-		maps.Copy(f.notes, t.Notes)
-		maps.Copy(f.failures, t.Failures)
+		f.add(t.Failures, t.Notes)
 	}
 
 	// The check is no part of what is measured.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"syscall"
 
 	"codework/messages"
 )
@@ -18,7 +19,8 @@ import (
 // machine: their model and their clients are programs on other machines, or at
 // least other programs, and must not take the processor from those that measure.
 // It takes one order as a line of JSON and works until its standard input ends;
-// so it ends with this process, however that ends.
+// so it ends with this process, however that ends. A server that is named has but
+// one scripted model, which this process plays for the flooders, too.
 
 // floodProcess, as the only argument, makes this program that process.
 const floodProcess = "flood-process"
@@ -142,17 +144,20 @@ func runFlood(in io.Reader, out io.Writer) error {
 		defer cancel()
 		_, _ = io.Copy(io.Discard, r) // until it ends
 	}()
-	f := &flooding{order: o, failures: map[string]int{}, notes: map[string]int{}}
+	f := &flooding{counts: newCounts(), order: o}
 	err = f.run(ctx, func() error { return say.Encode(notice{Begun: true}) })
 	for _, v := range model.TakeViolations() {
-		f.failures["model: "+string(v.Rule)+": "+v.Reason]++
+		f.fail("model: " + string(v.Rule) + ": " + v.Reason)
 	}
 	return errors.Join(err, say.Encode(notice{Ended: true, Failures: f.failures, Notes: f.notes}))
 }
 
 // floodMain is the process, and returns its exit code.
 func floodMain() int {
-	signal.Ignore(os.Interrupt) // of a terminal: whoever gave the order ends it
+	// Signals to all of a group, of a terminal or timeout(1), and a pipe that nobody
+	// reads: ended by them, flooders would leave their work at a server that lives
+	// on. Whoever gave the order ends it.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	if err := runFlood(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "codework-load: what runs beside: %v\n", err)
 		return exitFailed

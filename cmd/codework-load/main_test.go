@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -323,5 +324,26 @@ func TestEveryMetricOfAReportHasItsName(t *testing.T) {
 	slices.Sort(names)
 	if got := slices.Sorted(maps.Keys(r.metrics())); !slices.Equal(got, names) {
 		t.Errorf("a report has\n%v\nand a threshold may name\n%v", got, names)
+	}
+}
+
+// timeout(1) and a terminal send signals to all of a group. Flooders that ended by
+// them would leave their work at a server that is not this program's.
+func TestFloodersEndTheirWorkWhateverTheSignal(t *testing.T) {
+	p, err := startFlood()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
+		if err := p.cmd.Process.Signal(s); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+	// It still takes an order, and says what became of it.
+	if err := p.begin(t.Context(), order{Endpoint: "ws://127.0.0.1:1", Names: []string{"burn"}, Each: 1}); err == nil || !strings.Contains(err.Error(), "did not begin: map[burn: ") {
+		t.Errorf("it says %v", err)
+	}
+	if err := p.stop(); err != nil {
+		t.Error(err)
 	}
 }

@@ -50,8 +50,6 @@ type report struct {
 	Besides  int           `json:"besides,omitempty"`
 	Pairs    int           `json:"pairs,omitempty"` // runs that were put together
 	Alone    *report       `json:"alone,omitempty"` // the same without them
-
-	samples latencies
 }
 
 // machine is where it was measured.
@@ -102,19 +100,19 @@ func (s *serverReport) perUnit(events int64) {
 // add puts another run of the same to a report. Memory stays that of the first,
 // the timeline that of the last.
 func (r *report) add(o *report) {
-	r.samples.add(&o.samples)
-	r.latencies(r.samples)
+	for _, p := range []struct{ to, from *quantiles }{
+		{&r.Create, &o.Create}, {&r.Admitted, &o.Admitted}, {&r.First, &o.First}, {&r.Delta, &o.Delta},
+		{&r.Turn, &o.Turn}, {&r.Interrupt, &o.Interrupt}, {&r.Total, &o.Total},
+	} {
+		*p.to = measure(slices.Concat(p.to.sorted, p.from.sorted))
+	}
 	r.WallSeconds += o.WallSeconds
 	r.LoadCPU += o.LoadCPU
 	r.Rounds += o.Rounds
 	r.Turns += o.Turns
 	r.Events += o.Events
-	for k, n := range o.Failures {
-		r.Failures[k] += n
-	}
-	for k, n := range o.Notes {
-		r.Notes[k] += n
-	}
+	addCounts(r.Failures, o.Failures)
+	addCounts(r.Notes, o.Notes)
 	r.Faults.add(o.Faults)
 	r.Timeline = o.Timeline
 	if r.Server != nil && o.Server != nil {
@@ -125,7 +123,6 @@ func (r *report) add(o *report) {
 }
 
 func (r *report) latencies(l latencies) {
-	r.samples = l
 	r.Create, r.Admitted, r.First, r.Delta = measure(l.create), measure(l.admitted), measure(l.first), measure(l.delta)
 	r.Turn, r.Interrupt, r.Total = measure(l.turn), measure(l.interrupt), measure(l.total)
 }
