@@ -26,26 +26,21 @@ const longText = 32 << 10
 // JSON is JSON of an event's data, in one piece of memory that is as long as
 // that. Long texts come behind the other members of their object.
 func (d EventData) JSON() (json.RawMessage, error) {
-	content, message := d.Content, d.Message
-	if content != nil && len(*content) >= longText {
-		d.Content = nil
-	} else {
-		content = nil
+	content := ""
+	if d.Content != nil && len(*d.Content) >= longText {
+		content, d.Content = *d.Content, nil
 	}
-	if message != nil && message.long() {
-		d.Message = nil
-	} else {
-		message = nil
+	var message *Message
+	if d.Message != nil && d.Message.long() {
+		message, d.Message = d.Message, nil
 	}
 	head, err := JSON(d)
-	if err != nil || content == nil && message == nil {
+	if err != nil || content == "" && message == nil {
 		return head, err
 	}
 	var s spliced
 	s.open(head)
-	if content != nil {
-		s.member("content", *content)
-	}
+	s.member("content", content)
 	if message != nil {
 		s.raw([]byte(`,"message":`))
 		if err := s.message(*message); err != nil {
@@ -80,7 +75,11 @@ func (s *spliced) raw(b []byte) { *s = append(*s, splice{raw: b}) }
 // open adds an object with members, to which more can be added.
 func (s *spliced) open(object []byte) { s.raw(object[:len(object)-1]) }
 
+// member adds a text to it, if there is one.
 func (s *spliced) member(name, text string) {
+	if text == "" {
+		return
+	}
 	*s = append(*s, splice{[]byte(`,"` + name + `":`), text})
 }
 
@@ -92,9 +91,9 @@ func (s *spliced) message(m Message) error {
 		return err
 	}
 	// A quote within a text has a backslash before it, so this is no text.
-	before, after, _ := bytes.Cut(head, []byte(`"parts":[`))
-	s.raw(before)
-	s.raw([]byte(`"parts":[`))
+	before := []byte(`"parts":[`)
+	at := bytes.Index(head, before) + len(before)
+	s.raw(head[:at])
 	for i := range parts {
 		if i > 0 {
 			s.raw([]byte(","))
@@ -103,31 +102,29 @@ func (s *spliced) message(m Message) error {
 			return err
 		}
 	}
-	s.raw(after)
+	s.raw(head[at:])
 	return nil
 }
 
 func (s *spliced) part(p Part) error {
-	text, arguments := p.Text, p.Arguments
-	if len(text) >= longText {
-		p.Text = ""
-	}
-	if len(arguments) >= longText {
-		p.Arguments = ""
-	}
+	text, arguments := takeLong(&p.Text), takeLong(&p.Arguments)
 	head, err := JSON(p)
 	if err != nil {
 		return err
 	}
 	s.open(head)
-	if len(text) >= longText {
-		s.member("text", text)
-	}
-	if len(arguments) >= longText {
-		s.member("arguments", arguments)
-	}
+	s.member("text", text)
+	s.member("arguments", arguments)
 	s.raw([]byte("}"))
 	return nil
+}
+
+// takeLong takes a long text out of its place, and leaves another where it is.
+func takeLong(s *string) (text string) {
+	if len(*s) >= longText {
+		text, *s = *s, ""
+	}
+	return text
 }
 
 func (s spliced) join() json.RawMessage {
