@@ -21,9 +21,9 @@ import (
 // The log stays the truth: checkpoints of which one is missing, damaged, or made
 // from another log than the one that is there count for nothing.
 type Checkpoint struct {
-	Seq   int64 // of the last event that it covers
-	After int64 // of the checkpoint that it goes on from; 0: it begins with the log
-	Data  []byte
+	Seq   int64  // of the last event that it covers
+	After int64  // of the checkpoint that it goes on from; 0: it begins with the log
+	Data  []byte // not changed once it was appended
 }
 
 // A checkpoint record is

@@ -21,8 +21,9 @@ const drainTime = 250 * time.Millisecond
 
 // Of what a command prints the first outputBurst is read as fast as it comes, the
 // rest at outputRate, and what is too much even for the file that keeps the whole
-// at lostRate: nobody will read it. A command that prints without end would take
-// the processors from everybody, and with it we.
+// at lostRate: of what a model runs nobody will read it. Whoever runs a command
+// without such a file gets all of it, at the same rates. A command that prints
+// without end would take the processors from everybody, and with it we.
 const (
 	outputBurst = 8 << 20
 	outputRate  = 16 << 20 // bytes a second

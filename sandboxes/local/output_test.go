@@ -25,7 +25,7 @@ func TestOutputWithoutEndIsReadAtAPace(t *testing.T) {
 			t.Helper()
 			start = time.Now()
 			want := time.Second * time.Duration(bytes) / time.Duration(rate)
-			if d := read(bytes); d < want-10*outputNap || d > want+10*outputNap {
+			if d := read(bytes); d < want-5*outputNap || d > want+5*outputNap {
 				t.Errorf("%s took %s, want %s", what, d, want)
 			}
 		}

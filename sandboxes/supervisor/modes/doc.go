@@ -11,9 +11,9 @@
 // golang.org/x/sys. A test looks at the order.
 //
 // The server's side is package supervisor, which takes from here the frames and
-// how processes are found and ended. Frames keep their order on each socket and are not lost but with
-// their process; readers block; end of file ends a mode, and who opened a
-// descriptor closes it.
+// how processes are found and ended. Frames keep their order on each socket and
+// are not lost but with their process; readers block; end of file ends a mode, and
+// who opened a descriptor closes it.
 package modes
 
 import "time"
