@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // ticks is the number of clock ticks in a second of /proc/PID/stat: the same on
@@ -42,12 +44,29 @@ func treeUsage(pid int) (u usage, ok bool) {
 			n, _ := strconv.ParseInt(f[i], 10, 64) // the kernel writes numbers
 			return n
 		}
-		u.CPU += float64(number(fieldUser)+number(fieldSystem)+number(fieldChildrenUser)+number(fieldChildrenSystem)) / ticks
+		own := float64(number(fieldUser)+number(fieldSystem)) / ticks
+		if exact, ok := processCPU(p); ok {
+			own = exact
+		}
+		u.CPU += own + float64(number(fieldChildrenUser)+number(fieldChildrenSystem))/ticks
 		u.Threads += int(number(fieldThreads))
 		u.Memory += number(fieldResident) * int64(os.Getpagesize())
 		u.Processes++
 	}
 	return u, u.Processes > 0
+}
+
+// processCPU is the processor time of a process in seconds by its clock, which
+// counts nanoseconds where /proc/PID/stat counts hundredths of a second: the
+// work of a short run would be none. The clock's number is that of
+// clock_getcpuclockid(3).
+func processCPU(pid int) (seconds float64, ok bool) {
+	const kind = 2 // CPUCLOCK_SCHED of the kernel, in the lower three bits
+	var t unix.Timespec
+	if unix.ClockGettime(int32(^pid)<<3|kind, &t) != nil {
+		return 0, false
+	}
+	return float64(t.Nano()) / 1e9, true
 }
 
 // processTree lists a process and those below it.
