@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
+	"sync"
 	"syscall"
 
 	"codework/sandboxes/local"
@@ -16,6 +18,11 @@ import (
 
 // Arg is the hidden mode of the binary.
 const Arg = "__sandbox-agent"
+
+// spareThreads are what calls that wait in the system may need when a command
+// has used up a limit on processes, which counts threads: without one the
+// runtime ends the process, and with it the sandbox.
+const spareThreads = 8
 
 // ServeOptions are what the agent inside needs to know.
 type ServeOptions struct {
@@ -52,6 +59,7 @@ func Main(args []string) (handled bool, code int) {
 }
 
 func serveStdio(args []string, log *slog.Logger) error {
+	reserveThreads(spareThreads)
 	var o ServeOptions
 	fs := flag.NewFlagSet(Arg, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -105,3 +113,21 @@ func (stdio) Write(b []byte) (int, error) { return os.Stdout.Write(b) }
 // Close ends the output. The input is left alone: a read of it that waits could
 // keep the call from returning, and the process is about to end.
 func (stdio) Close() error { return os.Stdout.Close() }
+
+// reserveThreads has the runtime make n threads, which it keeps.
+func reserveThreads(n int) {
+	var made, left sync.WaitGroup
+	enough := make(chan struct{})
+	made.Add(n)
+	for range n {
+		left.Go(func() {
+			runtime.LockOSThread() // one each
+			made.Done()
+			<-enough
+			runtime.UnlockOSThread() // that of a goroutine which ends locked would end, too
+		})
+	}
+	made.Wait()
+	close(enough)
+	left.Wait()
+}

@@ -171,12 +171,21 @@ func (c *Client) Close(ctx context.Context) error {
 		if errors.Is(err, ErrLost) {
 			err = nil // then all has ended already
 		}
+		err = unanswered("close", err)
 	}
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
 	c.link.fail(sandboxes.ErrClosed)
 	c.ends.Wait()
+	return err
+}
+
+// unanswered says of an error whose deadline was ours what had it.
+func unanswered(what string, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: no answer from the agent in time: %w", what, err)
+	}
 	return err
 }
 

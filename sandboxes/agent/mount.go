@@ -42,7 +42,7 @@ func (m *mount) Close() error {
 	if errors.Is(err, ErrLost) || errors.Is(err, sandboxes.ErrClosed) {
 		return nil
 	}
-	return err
+	return unanswered("unmount", err)
 }
 
 // fileOp makes a call about a path and dresses its error.

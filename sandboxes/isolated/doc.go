@@ -61,6 +61,6 @@
 // moments later, and the next use begins another.
 //
 // A limit on memory without a control group is one of each process. The limit
-// on processes counts threads, the sandbox's own included; when it is exhausted
-// the sandbox may end.
+// on processes counts threads, the sandbox's own included, which has its own
+// before a command begins; when a command exhausts it, no other one can begin.
 package isolated
