@@ -20,10 +20,10 @@ const pieceSize = 64 << 10
 const drainTime = 250 * time.Millisecond
 
 // Of what a command prints the first outputBurst is read as fast as it comes, the
-// rest at outputRate, and what is too much even for the file that keeps the whole
-// at lostRate: of what a model runs nobody will read it. Whoever runs a command
-// without such a file gets all of it, at the same rates. A command that prints
-// without end would take the processors from everybody, and with it we.
+// rest at outputRate, and what is too much even for a file that keeps the whole at
+// lostRate: nobody will read it. Without such a file whoever runs the command gets
+// the whole, and nothing is lost. A command that prints without end would take the
+// processors from everybody, and with it we.
 const (
 	outputBurst = 8 << 20
 	outputRate  = 16 << 20 // bytes a second
@@ -34,20 +34,22 @@ const (
 	outputNap = time.Second * pieceSize / outputRate
 )
 
-// pace holds back the reading of a pipe. The zero value is for a new one.
+// pace holds back the reading of a pipe. The zero value is for a new one, of
+// which nothing is lost.
 type pace struct {
-	read int // bytes
+	kept int64 // bytes that are not lost; 0: all
+	read int64 // bytes
 	due  time.Time
 }
 
 // hold is called behind n bytes.
 func (p *pace) hold(n int) {
-	p.read += n
+	p.read += int64(n)
 	rate := outputRate
 	switch {
 	case p.read <= outputBurst:
 		return
-	case p.read > sandboxes.FullLimit:
+	case p.kept > 0 && p.read > p.kept:
 		rate = lostRate
 	}
 	now := time.Now()
@@ -135,6 +137,7 @@ type piece struct {
 // and waits until its piece was taken.
 type pipes struct {
 	count  int
+	kept   int64 // as in pace, of each
 	near   [2]*os.File
 	far    [2]*os.File
 	pieces chan piece
@@ -143,10 +146,11 @@ type pipes struct {
 }
 
 // openPipes makes the pipes and puts their far ends into the job. Joined streams
-// share one, which keeps their order exact.
-func openPipes(job *supervisor.Job, joined bool) (*pipes, error) {
+// share one, which keeps their order exact. Kept is as in pace.
+func openPipes(job *supervisor.Job, joined bool, kept int64) (*pipes, error) {
 	p := &pipes{
 		count:  2,
+		kept:   kept,
 		pieces: make(chan piece),
 		next:   make(chan struct{}),
 		drop:   make(chan struct{}),
@@ -246,7 +250,7 @@ func (p *pipes) readOne(stream sandboxes.Stream, f *os.File) {
 func (p *pipes) readPieces(stream sandboxes.Stream, f *os.File) (more bool) {
 	buf := pieceBuffers.Get().(*[pieceSize]byte)
 	defer pieceBuffers.Put(buf)
-	var speed pace
+	speed := pace{kept: p.kept}
 	for {
 		n, err := f.Read(buf[:])
 		if n > 0 {

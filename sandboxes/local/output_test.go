@@ -10,7 +10,7 @@ import (
 
 func TestOutputWithoutEndIsReadAtAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p pace
+		p := pace{kept: sandboxes.FullLimit}
 		start := time.Now()
 		read := func(bytes int) time.Duration {
 			for range bytes / pieceSize {
@@ -34,5 +34,7 @@ func TestOutputWithoutEndIsReadAtAPace(t *testing.T) {
 		took("as much after a pause, which saves up next to nothing,", outputRate, outputRate)
 		took("the rest of what is kept", sandboxes.FullLimit-outputBurst-2*outputRate, outputRate)
 		took("what nobody keeps", 2*lostRate, lostRate)
+		p.kept = 0
+		took("what a consumer gets", outputRate, outputRate)
 	})
 }

@@ -83,7 +83,11 @@ func (m *mount) run(ctx context.Context, c sandboxes.Command, job supervisor.Job
 	}
 	defer func() { out.close(&exit) }()
 
-	pipes, err := openPipes(&job, c.Joined)
+	kept := int64(0)
+	if c.Full != "" {
+		kept = sandboxes.FullLimit
+	}
+	pipes, err := openPipes(&job, c.Joined, kept)
 	if err != nil {
 		return exit, &sandboxes.ShellError{Reason: "make pipe", Err: err}
 	}
