@@ -22,6 +22,9 @@ const (
 	// progressGap is the least time between two looks at a running command:
 	// more often than people can read.
 	progressGap = 50 * time.Millisecond
+	// steadyGap is what that grows to, in twos, while there is something new at
+	// every look: what passes by is not read, and each look costs all who follow.
+	steadyGap = 250 * time.Millisecond
 )
 
 var bashTool = Tool{
@@ -155,7 +158,7 @@ func cutNotice(cut Cut, full string, exit sandboxes.Exit) string {
 }
 
 // viewer collects a command's output and shows it while it grows. New output
-// is shown at once, and then at most once in progressGap; what comes in
+// is shown at once, and then at most once in a gap; what comes in
 // between is in the next look. Ending does not wait for a look.
 type viewer struct {
 	mu     sync.Mutex // guards screen
@@ -190,21 +193,28 @@ func (v *viewer) add(stream sandboxes.Stream, b []byte) {
 
 func (v *viewer) watch() {
 	defer close(v.stopped)
-	gap := time.NewTimer(0)
-	defer gap.Stop()
+	gap := progressGap / 2 // doubled for the first look if something is there by then
+	over := time.NewTimer(0)
+	defer over.Stop()
 	for {
 		select {
-		case <-gap.C:
+		case <-over.C:
 		case <-v.stop:
 			return
 		}
 		select {
 		case <-v.changed:
-			v.look()
-			gap.Reset(progressGap)
-		case <-v.stop:
-			return
+			gap = min(2*gap, steadyGap)
+		default:
+			gap = progressGap
+			select {
+			case <-v.changed:
+			case <-v.stop:
+				return
+			}
 		}
+		v.look()
+		over.Reset(gap)
 	}
 }
 

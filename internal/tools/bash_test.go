@@ -9,9 +9,11 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"codework/messages"
@@ -207,6 +209,40 @@ func TestBashShowsProgressAtOnceAndCoalesces(t *testing.T) {
 			t.Errorf("a look of %d bytes", len(text))
 		}
 	}
+}
+
+// TestLooksBecomeRareWhileOutputPassesBy: at once, soon again, and then four times
+// a second until nothing new comes for a while.
+func TestLooksBecomeRareWhileOutputPassesBy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		begin := time.Now()
+		looks := make(chan time.Duration, 100)
+		v := newViewer(func(messages.ToolResult) { looks <- time.Since(begin) })
+		synctest.Wait()
+		prints := func(lines int, want ...time.Duration) {
+			t.Helper()
+			start := time.Since(begin)
+			for range lines {
+				v.add(sandboxes.Stdout, []byte("line\n"))
+				synctest.Wait()
+				time.Sleep(ms)
+				synctest.Wait() // for a look that was due just now
+			}
+			var got []time.Duration
+			for len(looks) > 0 {
+				got = append(got, <-looks-start)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("looks after %v instead of %v", got, want)
+			}
+		}
+		prints(1000, 0, 50*ms, 150*ms, 350*ms, 600*ms, 850*ms)
+		time.Sleep(time.Second)
+		<-looks // what was left
+		prints(60, 0, 50*ms)
+		v.close(false)
+	})
 }
 
 func TestMemoryIsFlatWhileMuchIsPrinted(t *testing.T) {
