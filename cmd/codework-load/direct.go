@@ -126,13 +126,13 @@ func (d *direct) play(ctx context.Context, s *session, n int, start time.Time) e
 		calls, err := d.ask(ctx, s, history, func(at time.Time) {
 			if first {
 				first = false
-				s.lat.first = append(s.lat.first, at.Sub(start))
+				s.lat.first = append(s.lat.first, took(start, at))
 			}
 		})
 		if err != nil {
 			return err
 		}
-		s.lat.turn = append(s.lat.turn, time.Since(began))
+		s.lat.turn = append(s.lat.turn, took(began, time.Now()))
 		d.fleet.turns.Add(1)
 		if len(calls) == 0 {
 			break
@@ -142,7 +142,7 @@ func (d *direct) play(ctx context.Context, s *session, n int, start time.Time) e
 			history = append(history, chatMessage{Role: "tool", ToolCallID: c.ID, Content: "done"})
 		}
 	}
-	s.lat.total = append(s.lat.total, time.Since(start))
+	s.lat.total = append(s.lat.total, took(start, time.Now()))
 	return nil
 }
 
@@ -192,7 +192,7 @@ func (d *direct) ask(ctx context.Context, s *session, history []chatMessage, beg
 		if delta.Content != "" {
 			began(at)
 			for _, sent := range s.check.event(messages.Event{Type: messages.EventLLMTextDelta}, body{MessageID: id, Delta: &delta.Content}) {
-				s.lat.delta = append(s.lat.delta, at.Sub(sent))
+				s.lat.delta = append(s.lat.delta, took(sent, at))
 			}
 		}
 		for _, call := range delta.ToolCalls {

@@ -141,6 +141,10 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	ownBefore := ownCPU()
 	f.schedule(ctx, began)
 	watched := f.watch(ctx, began, progress)
+	moments := func() ([]span, bool) { return nil, false }
+	if f.plan.calm {
+		moments = watchSlow(ctx)
+	}
 	slow, stopSlow := f.slowReaders(ctx)
 	var all sync.WaitGroup
 	for _, s := range f.sessions {
@@ -149,6 +153,7 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	all.Wait()
 	rep.WallSeconds = time.Since(began).Seconds()
 	watched()
+	spans, calmKnown := moments()
 	stopSlow()
 	slow.Wait()
 	ended, _ := f.usage()
@@ -174,7 +179,10 @@ func (f *fleet) run(ctx context.Context, progress func(string)) (*report, error)
 	}
 	all.Wait()
 	f.leftovers(ctx)
-	f.fill(rep)
+	lat := f.fill(rep)
+	if calmKnown {
+		rep.calm(lat, spans)
+	}
 	if measured {
 		rep.Server = serverUsage(idle, created, ended, f.timeline, len(f.sessions), rep.Events)
 	}
@@ -435,9 +443,8 @@ func (f *fleet) leftovers(ctx context.Context) {
 	}
 }
 
-// fill adds up what the sessions counted.
-func (f *fleet) fill(rep *report) {
-	var l latencies
+// fill adds up what the sessions counted, and returns their latencies.
+func (f *fleet) fill(rep *report) (l latencies) {
 	for _, s := range f.sessions {
 		s.mu.Lock()
 		l.add(&s.lat)
@@ -449,4 +456,5 @@ func (f *fleet) fill(rep *report) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	rep.Failures, rep.Notes, rep.Timeline = f.failures, f.notes, f.timeline
+	return l
 }

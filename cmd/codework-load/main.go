@@ -219,7 +219,7 @@ func (j *job) compare(ctx context.Context, p plan) (with, without *report, err e
 			beside []string
 		}{{&without, "alone, ", nil}, {&with, "", p.beside}} {
 			q := p
-			q.seed, q.beside = p.seed+uint64(i), run.beside
+			q.seed, q.beside, q.calm = p.seed+uint64(i), run.beside, true
 			r, err := j.measure(ctx, q, func(s string) { j.progress(run.about + s) })
 			switch {
 			case err != nil:

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -155,6 +156,11 @@ func TestFloodersRunBesideAndAreCompared(t *testing.T) {
 	}
 	if len(rep.Beside) != len(flooders) || rep.Besides != 1 || rep.Pairs != 2 || rep.Alone == nil || rep.Alone.Beside != nil || rep.Alone.Rounds != 8 || rep.Rounds != 8 {
 		t.Errorf("the report is %s", r.out)
+	}
+	for _, r := range []*report{&rep, rep.Alone} {
+		if runtime.GOOS == "linux" && (r.Calm == nil || r.Calm.Delta.N > r.Delta.N || r.SlowSeconds > r.WallSeconds) {
+			t.Errorf("of %d pieces in %v s these met no slow moment: %+v", r.Delta.N, r.WallSeconds, r.Calm)
+		}
 	}
 	for _, name := range flooderNames() {
 		found := false
@@ -306,14 +312,14 @@ func TestEveryMetricOfAReportHasItsName(t *testing.T) {
 		t.Fatal(err)
 	}
 	some := latencies{}
-	for _, l := range []*[]time.Duration{&some.create, &some.admitted, &some.first, &some.delta, &some.turn, &some.interrupt, &some.total} {
-		*l = []time.Duration{time.Second}
-	}
+	some.each(func(s *[]sample) { *s = []sample{{took: time.Second}} })
 	whole := func() *report {
 		u := usage{CPU: 1, Memory: 1}
 		r := &report{WallSeconds: 1, ReadySeconds: 1, Events: 1, Turns: 1, Failures: map[string]int{"one": 1},
 			Server: &serverReport{CPU: 1, CPUPerUnit: 1, Idle: u, End: u, Peak: 1, PerSession: 1}}
 		r.latencies(some)
+		r.Calm = &report{}
+		r.Calm.latencies(some)
 		return r
 	}
 	r := whole()

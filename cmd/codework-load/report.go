@@ -50,6 +50,9 @@ type report struct {
 	Besides  int           `json:"besides,omitempty"`
 	Pairs    int           `json:"pairs,omitempty"` // runs that were put together
 	Alone    *report       `json:"alone,omitempty"` // the same without them
+
+	SlowSeconds float64 `json:"slowSeconds,omitempty"` // in which the machine itself was slow
+	Calm        *report `json:"calm,omitempty"`        // the latencies that met no such moment
 }
 
 // machine is where it was measured.
@@ -106,6 +109,10 @@ func (r *report) add(o *report) {
 	} {
 		*p.to = measure(slices.Concat(p.to.sorted, p.from.sorted))
 	}
+	if r.Calm != nil && o.Calm != nil {
+		r.Calm.add(o.Calm)
+	}
+	r.SlowSeconds += o.SlowSeconds
 	r.WallSeconds += o.WallSeconds
 	r.LoadCPU += o.LoadCPU
 	r.Rounds += o.Rounds
@@ -123,8 +130,15 @@ func (r *report) add(o *report) {
 }
 
 func (r *report) latencies(l latencies) {
-	r.Create, r.Admitted, r.First, r.Delta = measure(l.create), measure(l.admitted), measure(l.first), measure(l.delta)
-	r.Turn, r.Interrupt, r.Total = measure(l.turn), measure(l.interrupt), measure(l.total)
+	r.Create, r.Admitted, r.First, r.Delta = measureSamples(l.create), measureSamples(l.admitted), measureSamples(l.first), measureSamples(l.delta)
+	r.Turn, r.Interrupt, r.Total = measureSamples(l.turn), measureSamples(l.interrupt), measureSamples(l.total)
+}
+
+// calm adds what met no slow moment.
+func (r *report) calm(l latencies, slow []span) {
+	r.SlowSeconds, r.Calm = length(slow).Seconds(), &report{}
+	l.each(func(s *[]sample) { *s = calm(*s, slow) })
+	r.Calm.latencies(l)
 }
 
 // rows are the latencies by name.
@@ -146,6 +160,9 @@ func (r *report) rows() []struct {
 	}
 }
 
+// calmly is in front of the names of latencies that met no slow moment.
+const calmly = "calm."
+
 // failed counts all failures.
 func (r *report) failed() (n int) {
 	for _, v := range r.Failures {
@@ -160,6 +177,11 @@ func (r *report) metrics() map[string]float64 {
 	m := map[string]float64{"wall": r.WallSeconds, "ready": r.ReadySeconds, "failures": float64(r.failed())}
 	for _, row := range r.rows() {
 		row.q.metrics(m, row.name)
+	}
+	if r.Calm != nil {
+		for _, row := range r.Calm.rows() {
+			row.q.metrics(m, calmly+row.name)
+		}
 	}
 	if r.WallSeconds > 0 {
 		m["events.rate"], m["turns.rate"] = float64(r.Events)/r.WallSeconds, float64(r.Turns)/r.WallSeconds
@@ -191,28 +213,12 @@ func (r *report) print(w io.Writer) error {
 	if r.Alone != nil {
 		fmt.Fprintf(&b, "beside %d × %s; runs of either kind: %d\n", r.Besides, strings.Join(r.Beside, ", "), r.Pairs)
 	}
-	t := latencyTable(&b)
-	for _, row := range r.rows() {
-		latencyRow(t, row.name, row.q)
-		for _, other := range []struct {
-			name string
-			r    *report
-		}{{"floor", r.Floor}, {"alone", r.Alone}} {
-			if other.r == nil {
-				continue
-			}
-			for _, under := range other.r.rows() {
-				if under.name != row.name {
-					continue
-				}
-				latencyRow(t, other.name, under.q)
-				if other.r == r.Alone && row.q.N > 0 && under.q.N > 0 {
-					fmt.Fprintf(t, "times that\t\t%s\t%s\t%s\t%s\t\n", times(row.q.P50, under.q.P50), times(row.q.P90, under.q.P90), times(row.q.P99, under.q.P99), times(row.q.Max, under.q.Max))
-				}
-			}
-		}
+	printLatencies(&b, r, r.Floor, r.Alone)
+	if a := r.Alone; a != nil && r.Calm != nil && a.Calm != nil {
+		fmt.Fprintf(&b, "without what met a moment in which the machine itself was slow (%.1f %% of the time; alone %.1f %%):\n",
+			r.SlowSeconds/r.WallSeconds*100, a.SlowSeconds/a.WallSeconds*100)
+		printLatencies(&b, r.Calm, nil, a.Calm)
 	}
-	t.Flush() // into memory
 	fmt.Fprintf(&b, "%.2f s", r.WallSeconds)
 	if f := r.Floor; f != nil && f.WallSeconds > 0 {
 		fmt.Fprintf(&b, " (floor %.2f s, %.2f times that)", f.WallSeconds, r.WallSeconds/f.WallSeconds)
@@ -241,6 +247,33 @@ func (r *report) print(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// printLatencies writes a table of latencies, and under each those of others, of
+// which any may be nil.
+func printLatencies(w io.Writer, r, floor, alone *report) {
+	t := latencyTable(w)
+	defer t.Flush() // into memory
+	for _, row := range r.rows() {
+		latencyRow(t, row.name, row.q)
+		for _, other := range []struct {
+			name string
+			r    *report
+		}{{"floor", floor}, {"alone", alone}} {
+			if other.r == nil {
+				continue
+			}
+			for _, under := range other.r.rows() {
+				if under.name != row.name {
+					continue
+				}
+				latencyRow(t, other.name, under.q)
+				if other.r == alone && row.q.N > 0 && under.q.N > 0 {
+					fmt.Fprintf(t, "times that\t\t%s\t%s\t%s\t%s\t\n", times(row.q.P50, under.q.P50), times(row.q.P90, under.q.P90), times(row.q.P99, under.q.P99), times(row.q.Max, under.q.Max))
+				}
+			}
+		}
+	}
 }
 
 // latencyTable is a table whose rows are latencies.

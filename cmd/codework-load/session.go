@@ -58,7 +58,7 @@ func (s *session) on(e messages.Event, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sent := range s.check.event(e, b) {
-		s.lat.delta = append(s.lat.delta, at.Sub(sent))
+		s.lat.delta = append(s.lat.delta, took(sent, at))
 	}
 	if e.Durable() {
 		close(s.news)
@@ -71,7 +71,7 @@ func (s *session) on(e messages.Event, at time.Time) {
 	case messages.EventTurnEnded:
 		s.fleet.turns.Add(1)
 		if !s.turn.IsZero() {
-			s.lat.turn = append(s.lat.turn, at.Sub(s.turn))
+			s.lat.turn = append(s.lat.turn, took(s.turn, at))
 		}
 		s.turn = time.Time{}
 	}
@@ -82,7 +82,7 @@ func (s *session) on(e messages.Event, at time.Time) {
 	case messages.EventLLMTextDelta, messages.EventLLMCallDelta, messages.EventLLMThinkingDelta, messages.EventToolStarted:
 		if e.Type != messages.EventToolStarted && !r.first {
 			r.first = true
-			s.lat.first = append(s.lat.first, at.Sub(r.start))
+			s.lat.first = append(s.lat.first, took(r.start, at))
 		}
 		// A call's arguments are no work yet that could be stopped half way.
 		if e.Type != messages.EventLLMCallDelta && !r.busy {
@@ -151,7 +151,7 @@ func (s *session) open(ctx context.Context, c *client.Client) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.id, s.check.seq, s.check.answers = info.ID, 0, nil
-	s.lat.create = append(s.lat.create, time.Since(began))
+	s.lat.create = append(s.lat.create, took(began, time.Now()))
 	return nil
 }
 
@@ -253,7 +253,7 @@ func (s *session) prompt(ctx context.Context, r *round, p messages.Prompt, began
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lat.admitted = append(s.lat.admitted, time.Since(began))
+	s.lat.admitted = append(s.lat.admitted, took(began, time.Now()))
 	return nil
 }
 
@@ -324,9 +324,9 @@ func (s *session) ended(r *round, o outcome, stopped time.Time) error {
 	case !s.kind.interrupt && o.kind != messages.EventExecutionSucceeded:
 		return fmt.Errorf("it ended with %s", o.kind)
 	case s.kind.interrupt:
-		s.lat.interrupt = append(s.lat.interrupt, o.at.Sub(stopped))
+		s.lat.interrupt = append(s.lat.interrupt, took(stopped, o.at))
 	}
-	s.lat.total = append(s.lat.total, o.at.Sub(r.start))
+	s.lat.total = append(s.lat.total, took(r.start, o.at))
 	return nil
 }
 

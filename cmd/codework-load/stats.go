@@ -24,6 +24,15 @@ func measure(d []time.Duration) quantiles {
 	return q
 }
 
+// measureSamples measures how long samples took.
+func measureSamples(samples []sample) quantiles {
+	d := make([]time.Duration, len(samples))
+	for i, s := range samples {
+		d[i] = s.took
+	}
+	return measure(d)
+}
+
 // at is the least value that is not exceeded by a share p of all, 0 when there
 // is none.
 func (q quantiles) at(p float64) time.Duration {
@@ -57,13 +66,28 @@ func (q quantiles) MarshalJSON() ([]byte, error) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// sample is one latency, and when it was over.
+type sample struct {
+	end  time.Time
+	took time.Duration
+}
+
+func took(began, end time.Time) sample { return sample{end, end.Sub(began)} }
+
 // latencies are the samples of one session or of all.
 type latencies struct {
-	create, admitted, first, delta, turn, interrupt, total []time.Duration
+	create, admitted, first, delta, turn, interrupt, total []sample
+}
+
+// each visits all kinds of samples.
+func (l *latencies) each(visit func(*[]sample)) {
+	for _, s := range []*[]sample{&l.create, &l.admitted, &l.first, &l.delta, &l.turn, &l.interrupt, &l.total} {
+		visit(s)
+	}
 }
 
 func (l *latencies) add(m *latencies) {
-	for _, p := range []struct{ to, from *[]time.Duration }{
+	for _, p := range []struct{ to, from *[]sample }{
 		{&l.create, &m.create}, {&l.admitted, &m.admitted}, {&l.first, &m.first}, {&l.delta, &m.delta},
 		{&l.turn, &m.turn}, {&l.interrupt, &m.interrupt}, {&l.total, &m.total},
 	} {

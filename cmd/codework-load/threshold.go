@@ -60,6 +60,7 @@ func parseValue(s string) (float64, error) {
 // behind their names. The floor has no server, and prompts nobody.
 var (
 	loadTimes    = []string{"create", "admitted", "first", "delta", "turn", "interrupt", "total"}
+	calmTimes    = []string{"calm.create", "calm.admitted", "calm.first", "calm.delta", "calm.turn", "calm.interrupt", "calm.total"}
 	loadNumbers  = []string{"wall", "events.rate", "turns.rate"}
 	loadServer   = []string{"ready", "failures", "cpu", "cpu.event", "memory.idle", "memory.end", "memory.peak", "memory.session"}
 	floorTimes   = []string{"first", "delta", "turn", "total"}
@@ -107,6 +108,8 @@ func (j *job) metricNames() (names []string) {
 		compared("floor", append(quantileNames(floorTimes), loadNumbers...))
 	}
 	if j.beside != nil {
+		plain = append(plain, quantileNames(calmTimes)...)
+		names = append(names, quantileNames(calmTimes)...)
 		compared("alone", plain)
 	}
 	return names

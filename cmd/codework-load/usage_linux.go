@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -97,6 +98,21 @@ func ownCPU() float64 {
 		return 0
 	}
 	return float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9
+}
+
+// threadCPU is the processor time that a function takes.
+func threadCPU(f func()) (took time.Duration, ok bool) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, after unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before) != nil {
+		return 0, false
+	}
+	f()
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after) != nil {
+		return 0, false
+	}
+	return time.Duration(after.Nano() - before.Nano()), true
 }
 
 // loadAverage is the machine's, over one minute.

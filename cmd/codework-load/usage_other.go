@@ -2,12 +2,17 @@
 
 package main
 
-import "os/exec"
+import (
+	"os/exec"
+	"time"
+)
 
 // treeUsage can be measured on Linux only.
 func treeUsage(int) (u usage, ok bool) { return usage{}, false }
 
 func ownCPU() float64 { return 0 }
+
+func threadCPU(func()) (took time.Duration, ok bool) { return 0, false }
 
 func loadAverage() float64 { return 0 }
 
