@@ -129,8 +129,10 @@ func loadAverage() float64 {
 // lastNice is the rank of what may only use processors that nobody else wants.
 const lastNice = 19
 
-// startLast starts a program with that rank. A thread's rank is what the
-// processes get that it makes; this one is not used for anything else.
+// startLast starts a program with that rank, in a session of its own: where the
+// kernel makes a scheduling group of each, it counts within one, and the group has
+// a rank of its own. A thread's rank is what the processes get that it makes; this
+// one is not used for anything else.
 func startLast(c *exec.Cmd) error {
 	done := make(chan error, 1)
 	go func() {
@@ -139,7 +141,12 @@ func startLast(c *exec.Cmd) error {
 			done <- err
 			return
 		}
-		done <- c.Start()
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		err := c.Start()
+		if err == nil { // without such groups there is no such file
+			_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", c.Process.Pid), []byte(strconv.Itoa(lastNice)), 0)
+		}
+		done <- err
 	}()
 	return <-done
 }
