@@ -261,15 +261,16 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 
 // A stream is read at this many pieces a second at most, after the first
 // streamBurst at once. The fastest models give two to three thousand tokens, often
-// several in a piece; what gives more, a cache, a local server or a broken one,
-// would take a processor from all other sessions.
+// several in a piece: one that sends each by itself ends a long answer a second
+// later. What gives more, a cache, a local server or a broken one, would take a
+// processor from all other sessions.
 const (
-	streamRate  = 2_500
+	streamRate  = 2_000
 	streamBurst = 1_000
 	// streamNap is how far a stream gets ahead before it has to wait, and how much
 	// it may make up for when nobody had time for it: what comes in between is
 	// told together, which costs half as much, and nobody sees it.
-	streamNap = 20 * time.Millisecond
+	streamNap = 25 * time.Millisecond
 )
 
 // pace holds back whoever reads a stream that is too fast. The zero value is

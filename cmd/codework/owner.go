@@ -77,6 +77,7 @@ func own(ctx context.Context, p home.Paths, log *slog.Logger, adjust func(*actor
 		return nil, err
 	}
 	paceHeap()
+	supervisor.WakeFirst()
 	st, err := store.Open(ctx, store.Options{Dir: p.Database, Log: log, Rested: giveBack})
 	if err != nil {
 		return nil, err

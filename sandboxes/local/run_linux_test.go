@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"codework/sandboxes"
+	"codework/sandboxes/supervisor"
 )
 
 // result is what a command printed and how it ended.
@@ -137,6 +138,51 @@ func TestCommandHasTheServersLimits(t *testing.T) {
 	}
 	if r := run(t, m, sandboxes.Command{Script: script}); r.out != string(want) {
 		t.Errorf("got %q want %q", r.out, want)
+	}
+}
+
+// TestCommandHasNoneOfTheServersHaste: the server's threads, those that it makes
+// later, too, have a short time slice, a command has the usual one.
+func TestCommandHasNoneOfTheServersHaste(t *testing.T) {
+	slice := func(text string) string {
+		for line := range strings.Lines(text) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "se.slice" {
+				return strings.TrimSpace(value)
+			}
+		}
+		return ""
+	}
+	ofThread := func() string {
+		b, err := os.ReadFile("/proc/thread-self/sched")
+		if err != nil {
+			return err.Error()
+		}
+		return slice(string(b))
+	}
+	usual := make(chan string)
+	go func() { // a thread of its own, which ends with it
+		runtime.LockOSThread()
+		usual <- ofThread()
+	}()
+	want := <-usual
+	supervisor.WakeFirst()
+	for range 20 {
+		go func() { // holds a thread, so that there are new ones
+			runtime.LockOSThread()
+			usual <- ofThread()
+		}()
+	}
+	short := <-usual
+	for range 19 {
+		if s := <-usual; s != short {
+			t.Errorf("a thread has %s, another one %s", s, short)
+		}
+	}
+	if want == "" || short == want {
+		t.Skipf("this kernel has no slices of processes (%s, then %s)", want, short)
+	}
+	if r := run(t, newMount(t, newSandbox(t)), sandboxes.Command{Script: "cat /proc/self/sched"}); slice(r.out) != want {
+		t.Errorf("a command has %q instead of %s", slice(r.out), want)
 	}
 }
 

@@ -133,13 +133,15 @@ func commandNice() int {
 	return min(shift-own+niceBy, shift-1)
 }
 
-// stepBack runs the forks on a thread of its own that has the lower priority:
+// stepBack runs the forks on a thread of its own that has the lower priority, and
+// the usual time slice:
 // whatever begins on it has that from its first instruction. The thread never
 // goes back, which would need a privilege. Where it may not step back, commands
 // run all the same.
 func (r *runner) stepBack() {
 	runtime.LockOSThread()
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, r.nice) // of this thread alone
+	usualSlice()
 	for fork := range r.forks {
 		fork()
 	}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package supervisor
+
+// WakeFirst does nothing here.
+func WakeFirst() {}
