@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -38,14 +39,16 @@ func watchSlow(ctx context.Context) (stop func() (slow []span, ok bool)) {
 	var probes []probe
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		var done uint64
 		for pause(ctx, probeGap) == nil {
 			at := time.Now()
-			took, ok := threadCPU(func() { work(probeWork) })
+			took, ok := threadCPU(func() { done = work(done, probeWork) })
 			if !ok {
 				return
 			}
 			probes = append(probes, probe{at, took})
 		}
+		runtime.KeepAlive(done) // or the compiler might leave out the work
 	})
 	return func() ([]span, bool) {
 		cancel()
@@ -54,9 +57,9 @@ func watchSlow(ctx context.Context) (stop func() (slow []span, ok bool)) {
 	}
 }
 
-// work does a fixed number of rounds, each of which needs the result of the one
-// before, and no memory.
-func work(rounds int) (x uint64) {
+// work does a fixed number of rounds from x on, each of which needs the result of
+// the one before, and no memory.
+func work(x uint64, rounds int) uint64 {
 	for range rounds {
 		x = x*6364136223846793005 + 1442695040888963407
 	}

@@ -74,3 +74,23 @@ func TestProbesAreTaken(t *testing.T) {
 		t.Errorf("%v, %v without time", slow, ok)
 	}
 }
+
+// TestTheWorkIsDone: a compiler that leaves it out would have clocks and
+// interrupts measured.
+func TestTheWorkIsDone(t *testing.T) {
+	var x uint64
+	took := func(rounds int) time.Duration {
+		least := time.Hour
+		for range 20 {
+			d, ok := threadCPU(func() { x = work(x, rounds) })
+			if !ok {
+				t.Skip("no processor time of threads on " + runtime.GOOS)
+			}
+			least = min(least, d)
+		}
+		return least
+	}
+	if one, ten := took(probeWork), took(10*probeWork); ten < 5*one || one < probeWork*time.Nanosecond/2 {
+		t.Errorf("the work takes %v, ten times that %v: %x", one, ten, x)
+	}
+}
