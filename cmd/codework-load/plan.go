@@ -34,7 +34,7 @@ type plan struct {
 	beside      []string // flooders that run all the time
 	besides     int      // of each
 	pairs       int      // of runs without them and with them
-	calm        bool     // what met a slow moment of the machine is left out, too
+	calm        bool     // latencies are given without what slow moments of the machine explain, too
 }
 
 // errHelp means that the usage was asked for and printed.
@@ -285,8 +285,8 @@ func usageText(w io.Writer, f *flag.FlagSet) {
 	fmt.Fprint(w, "\nMetrics: create, admitted, first, delta, turn, interrupt, total with .p50 .p90 .p99 .max;\n"+
 		"wall, ready, cpu, cpu.event, memory.idle .end .peak .session, events.rate, turns.rate, failures;\n"+
 		"with --floor each as METRIC/floor (ratio) and METRIC-floor (difference),\n"+
-		"with --beside as METRIC/alone and METRIC-alone, and latencies that met no moment in which the\n"+
-		"machine itself was slow as calm.LATENCY.\n"+
+		"with --beside as METRIC/alone and METRIC-alone, and as calm.LATENCY without those that lay by\n"+
+		"half or more in moments in which the machine itself was slow.\n"+
 		"With --stored: list, middle, folder, search, common, nothing, open, cli, cli.search, cli.all;\n"+
 		"with --entries: open, end, middle, and cold, again, turn, cold.few, turn.few, these also with .admitted and .asked, each with .p50 .p90 .p99 .max;\n"+
 		"with --idle: memory.empty, and above that memory.made .restarted, cpu.made .restarted\n\nFlags:\n")

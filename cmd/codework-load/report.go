@@ -52,7 +52,7 @@ type report struct {
 	Alone    *report       `json:"alone,omitempty"` // the same without them
 
 	SlowSeconds float64 `json:"slowSeconds,omitempty"` // in which the machine itself was slow
-	Calm        *report `json:"calm,omitempty"`        // the latencies that met no such moment
+	Calm        *report `json:"calm,omitempty"`        // the latencies without those that such moments explain
 }
 
 // machine is where it was measured.
@@ -134,7 +134,7 @@ func (r *report) latencies(l latencies) {
 	r.Turn, r.Interrupt, r.Total = measureSamples(l.turn), measureSamples(l.interrupt), measureSamples(l.total)
 }
 
-// calm adds what met no slow moment.
+// calm adds the latencies without those that slow moments explain.
 func (r *report) calm(l latencies, slow []span) {
 	r.SlowSeconds, r.Calm = length(slow).Seconds(), &report{}
 	l.each(func(s *[]sample) { *s = calm(*s, slow) })
@@ -160,7 +160,7 @@ func (r *report) rows() []struct {
 	}
 }
 
-// calmly is in front of the names of latencies that met no slow moment.
+// calmly is in front of the names of latencies that no slow moments explain.
 const calmly = "calm."
 
 // failed counts all failures.
@@ -215,7 +215,7 @@ func (r *report) print(w io.Writer) error {
 	}
 	printLatencies(&b, r, r.Floor, r.Alone)
 	if a := r.Alone; a != nil && r.Calm != nil && a.Calm != nil {
-		fmt.Fprintf(&b, "without what met a moment in which the machine itself was slow (%.1f %% of the time; alone %.1f %%):\n",
+		fmt.Fprintf(&b, "without what lay by half in moments in which the machine itself was slow (%.1f %% of the time; alone %.1f %%):\n",
 			r.SlowSeconds/r.WallSeconds*100, a.SlowSeconds/a.WallSeconds*100)
 		printLatencies(&b, r.Calm, nil, a.Calm)
 	}

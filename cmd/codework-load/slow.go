@@ -96,12 +96,28 @@ func length(spans []span) (d time.Duration) {
 	return d
 }
 
-// calm are the samples that did not meet a slow moment. Spans are in order and do
-// not touch each other.
+// calm are the samples that no slow moment explains: those of which slow moments
+// have less than half. What takes longer than from one to the next meets some
+// whatever held it up, and a server that stalls must not look calm for that. Spans
+// are in order and do not touch each other.
 func calm(samples []sample, slow []span) (out []sample) {
 	for _, s := range samples {
-		i, _ := slices.BinarySearchFunc(slow, s.end.Add(-s.took), func(w span, began time.Time) int { return w.to.Compare(began) })
-		if i == len(slow) || slow[i].from.After(s.end) {
+		began := s.end.Add(-s.took)
+		i, _ := slices.BinarySearchFunc(slow, began, func(w span, began time.Time) int { return w.to.Compare(began) })
+		met := false
+		var part time.Duration
+		for ; i < len(slow) && !slow[i].from.After(s.end); i++ {
+			met = true
+			from, to := slow[i].from, slow[i].to
+			if from.Before(began) {
+				from = began
+			}
+			if to.After(s.end) {
+				to = s.end
+			}
+			part += to.Sub(from)
+		}
+		if !met || 2*part < s.took {
 			out = append(out, s)
 		}
 	}
