@@ -261,7 +261,7 @@ func (p *provider) once(ctx context.Context, s *openStream, tell func(any)) (end
 
 // A stream is read at this many pieces a second at most, after the first
 // streamBurst at once. The fastest models give two to three thousand tokens, often
-// several in a piece: one that sends each by itself ends a long answer a second
+// several in a piece: one that sends each by itself ends an answer of 8,000 a second
 // later. What gives more, a cache, a local server or a broken one, would take a
 // processor from all other sessions.
 const (

@@ -451,7 +451,7 @@ func (f *fleet) fill(rep *report) (l latencies) {
 		rep.Faults.add(s.check.faults)
 		s.mu.Unlock()
 	}
-	rep.latencies(l)
+	rep.times = measureAll(l)
 	rep.Events, rep.Turns, rep.Rounds = f.events.Load(), f.turns.Load(), f.played.Load()
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -317,15 +317,14 @@ func TestEveryMetricOfAReportHasItsName(t *testing.T) {
 		u := usage{CPU: 1, Memory: 1}
 		r := &report{WallSeconds: 1, ReadySeconds: 1, Events: 1, Turns: 1, Failures: map[string]int{"one": 1},
 			Server: &serverReport{CPU: 1, CPUPerUnit: 1, Idle: u, End: u, Peak: 1, PerSession: 1}}
-		r.latencies(some)
-		r.Calm = &report{}
-		r.Calm.latencies(some)
+		r.times = measureAll(some)
+		r.Calm = &r.times
 		return r
 	}
 	r := whole()
 	r.Alone = whole()
 	r.Floor = &report{WallSeconds: 1, Events: 1, Turns: 1}
-	r.Floor.latencies(latencies{first: some.first, delta: some.delta, turn: some.turn, total: some.total})
+	r.Floor.times = measureAll(latencies{first: some.first, delta: some.delta, turn: some.turn, total: some.total})
 	names := j.metricNames()
 	slices.Sort(names)
 	if got := slices.Sorted(maps.Keys(r.metrics())); !slices.Equal(got, names) {

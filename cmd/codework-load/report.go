@@ -23,16 +23,10 @@ type report struct {
 	Began       time.Time `json:"began"`
 	Machine     machine   `json:"machine"`
 
-	ReadySeconds  float64   `json:"readySeconds,omitempty"` // of a server of the run's own
-	CreateSeconds float64   `json:"createSeconds,omitempty"`
-	WallSeconds   float64   `json:"wallSeconds"` // from the first prompt to the last end
-	Create        quantiles `json:"create"`
-	Admitted      quantiles `json:"admitted"`
-	First         quantiles `json:"first"`
-	Delta         quantiles `json:"delta"`
-	Turn          quantiles `json:"turn"`
-	Interrupt     quantiles `json:"interrupt"`
-	Total         quantiles `json:"total"`
+	ReadySeconds  float64 `json:"readySeconds,omitempty"` // of a server of the run's own
+	CreateSeconds float64 `json:"createSeconds,omitempty"`
+	WallSeconds   float64 `json:"wallSeconds"` // from the first prompt to the last end
+	times
 
 	Rounds   int64          `json:"rounds"`
 	Turns    int64          `json:"turns"`
@@ -52,7 +46,18 @@ type report struct {
 	Alone    *report       `json:"alone,omitempty"` // the same without them
 
 	SlowSeconds float64 `json:"slowSeconds,omitempty"` // in which the machine itself was slow
-	Calm        *report `json:"calm,omitempty"`        // the latencies without those that such moments explain
+	Calm        *times  `json:"calm,omitempty"`        // the latencies without those that such moments explain
+}
+
+// times are the latencies of a run.
+type times struct {
+	Create    quantiles `json:"create"`
+	Admitted  quantiles `json:"admitted"`
+	First     quantiles `json:"first"`
+	Delta     quantiles `json:"delta"`
+	Turn      quantiles `json:"turn"`
+	Interrupt quantiles `json:"interrupt"`
+	Total     quantiles `json:"total"`
 }
 
 // machine is where it was measured.
@@ -103,16 +108,11 @@ func (s *serverReport) perUnit(events int64) {
 // add puts another run of the same to a report. Memory stays that of the first,
 // the timeline that of the last.
 func (r *report) add(o *report) {
-	for _, p := range []struct{ to, from *quantiles }{
-		{&r.Create, &o.Create}, {&r.Admitted, &o.Admitted}, {&r.First, &o.First}, {&r.Delta, &o.Delta},
-		{&r.Turn, &o.Turn}, {&r.Interrupt, &o.Interrupt}, {&r.Total, &o.Total},
-	} {
-		*p.to = measure(slices.Concat(p.to.sorted, p.from.sorted))
-	}
+	r.times.add(&o.times)
 	if r.Calm != nil && o.Calm != nil {
 		r.Calm.add(o.Calm)
+		r.SlowSeconds += o.SlowSeconds
 	}
-	r.SlowSeconds += o.SlowSeconds
 	r.WallSeconds += o.WallSeconds
 	r.LoadCPU += o.LoadCPU
 	r.Rounds += o.Rounds
@@ -129,20 +129,31 @@ func (r *report) add(o *report) {
 	}
 }
 
-func (r *report) latencies(l latencies) {
-	r.Create, r.Admitted, r.First, r.Delta = measureSamples(l.create), measureSamples(l.admitted), measureSamples(l.first), measureSamples(l.delta)
-	r.Turn, r.Interrupt, r.Total = measureSamples(l.turn), measureSamples(l.interrupt), measureSamples(l.total)
+// add puts the latencies of another run to these.
+func (t *times) add(o *times) {
+	for _, p := range []struct{ to, from *quantiles }{
+		{&t.Create, &o.Create}, {&t.Admitted, &o.Admitted}, {&t.First, &o.First}, {&t.Delta, &o.Delta},
+		{&t.Turn, &o.Turn}, {&t.Interrupt, &o.Interrupt}, {&t.Total, &o.Total},
+	} {
+		*p.to = measure(slices.Concat(p.to.sorted, p.from.sorted))
+	}
+}
+
+// measureAll measures all that sessions took down.
+func measureAll(l latencies) times {
+	return times{measureSamples(l.create), measureSamples(l.admitted), measureSamples(l.first), measureSamples(l.delta),
+		measureSamples(l.turn), measureSamples(l.interrupt), measureSamples(l.total)}
 }
 
 // calm adds the latencies without those that slow moments explain.
 func (r *report) calm(l latencies, slow []span) {
-	r.SlowSeconds, r.Calm = length(slow).Seconds(), &report{}
 	l.each(func(s *[]sample) { *s = calm(*s, slow) })
-	r.Calm.latencies(l)
+	t := measureAll(l)
+	r.SlowSeconds, r.Calm = length(slow).Seconds(), &t
 }
 
 // rows are the latencies by name.
-func (r *report) rows() []struct {
+func (t *times) rows() []struct {
 	name, about string
 	q           quantiles
 } {
@@ -150,13 +161,13 @@ func (r *report) rows() []struct {
 		name, about string
 		q           quantiles
 	}{
-		{"create", "a session is made", r.Create},
-		{"admitted", "a prompt is on disk", r.Admitted},
-		{"first", "first piece of the answer", r.First},
-		{"delta", "a piece, from the model to the client", r.Delta},
-		{"turn", "a turn", r.Turn},
-		{"interrupt", "until the work has stopped", r.Interrupt},
-		{"total", "a prompt until its work is done", r.Total},
+		{"create", "a session is made", t.Create},
+		{"admitted", "a prompt is on disk", t.Admitted},
+		{"first", "first piece of the answer", t.First},
+		{"delta", "a piece, from the model to the client", t.Delta},
+		{"turn", "a turn", t.Turn},
+		{"interrupt", "until the work has stopped", t.Interrupt},
+		{"total", "a prompt until its work is done", t.Total},
 	}
 }
 
@@ -213,7 +224,7 @@ func (r *report) print(w io.Writer) error {
 	if r.Alone != nil {
 		fmt.Fprintf(&b, "beside %d × %s; runs of either kind: %d\n", r.Besides, strings.Join(r.Beside, ", "), r.Pairs)
 	}
-	printLatencies(&b, r, r.Floor, r.Alone)
+	printLatencies(&b, &r.times, timesOf(r.Floor), timesOf(r.Alone))
 	if a := r.Alone; a != nil && r.Calm != nil && a.Calm != nil {
 		fmt.Fprintf(&b, "without what lay by half in moments in which the machine itself was slow (%.1f %% of the time; alone %.1f %%):\n",
 			r.SlowSeconds/r.WallSeconds*100, a.SlowSeconds/a.WallSeconds*100)
@@ -251,27 +262,21 @@ func (r *report) print(w io.Writer) error {
 
 // printLatencies writes a table of latencies, and under each those of others, of
 // which any may be nil.
-func printLatencies(w io.Writer, r, floor, alone *report) {
+func printLatencies(w io.Writer, r, floor, alone *times) {
 	t := latencyTable(w)
 	defer t.Flush() // into memory
-	for _, row := range r.rows() {
+	for i, row := range r.rows() {
 		latencyRow(t, row.name, row.q)
-		for _, other := range []struct {
-			name string
-			r    *report
-		}{{"floor", floor}, {"alone", alone}} {
-			if other.r == nil {
-				continue
-			}
-			for _, under := range other.r.rows() {
-				if under.name != row.name {
-					continue
-				}
-				latencyRow(t, other.name, under.q)
-				if other.r == alone && row.q.N > 0 && under.q.N > 0 {
-					fmt.Fprintf(t, "times that\t\t%s\t%s\t%s\t%s\t\n", times(row.q.P50, under.q.P50), times(row.q.P90, under.q.P90), times(row.q.P99, under.q.P99), times(row.q.Max, under.q.Max))
-				}
-			}
+		if floor != nil {
+			latencyRow(t, "floor", floor.rows()[i].q)
+		}
+		if alone == nil {
+			continue
+		}
+		under := alone.rows()[i].q
+		latencyRow(t, "alone", under)
+		if row.q.N > 0 && under.N > 0 {
+			fmt.Fprintf(t, "times that\t\t%s\t%s\t%s\t%s\t\n", ratio(row.q.P50, under.P50), ratio(row.q.P90, under.P90), ratio(row.q.P99, under.P99), ratio(row.q.Max, under.Max))
 		}
 	}
 }
@@ -289,8 +294,16 @@ func latencyRow(t *tabwriter.Writer, name string, q quantiles) {
 	}
 }
 
-// times is how often a fits into b.
-func times(a, b time.Duration) string {
+// timesOf are the latencies of a run, if there is one.
+func timesOf(r *report) *times {
+	if r == nil {
+		return nil
+	}
+	return &r.times
+}
+
+// ratio is how often a fits into b.
+func ratio(a, b time.Duration) string {
 	if b == 0 {
 		return ""
 	}

@@ -25,10 +25,10 @@ const (
 // span is a part of a run.
 type span struct{ from, to time.Time }
 
-// probe is one measurement: when it began, which is a gap after the one before,
-// and the processor time that it took.
+// probe is one measurement, which is a gap after the one before, and the processor
+// time that it took.
 type probe struct {
-	at   time.Time
+	span
 	took time.Duration
 }
 
@@ -46,7 +46,7 @@ func watchSlow(ctx context.Context) (stop func() (slow []span, ok bool)) {
 			if !ok {
 				return
 			}
-			probes = append(probes, probe{at, took})
+			probes = append(probes, probe{span{at, time.Now()}, took})
 		}
 		runtime.KeepAlive(done) // or the compiler might leave out the work
 	})
@@ -78,7 +78,7 @@ func slowSpans(probes []probe) (spans []span) {
 		if p.took <= limit {
 			continue
 		}
-		s := span{probes[max(i-1, 0)].at, p.at.Add(p.took + slowAfter)}
+		s := span{probes[max(i-1, 0)].from, p.to.Add(slowAfter)}
 		if last := len(spans) - 1; last >= 0 && !s.from.After(spans[last].to) {
 			spans[last].to = s.to
 		} else {

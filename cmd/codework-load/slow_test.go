@@ -16,7 +16,7 @@ func TestSlowMomentsLieBetweenCalmProbes(t *testing.T) {
 	at := func(d time.Duration) time.Time { return start.Add(d) }
 	var probes []probe
 	for i := range 200 {
-		probes = append(probes, probe{at(time.Duration(i) * 4 * ms), 50 * time.Microsecond})
+		probes = append(probes, probe{span{at(time.Duration(i) * 4 * ms), at(time.Duration(i)*4*ms + ms)}, 50 * time.Microsecond})
 	}
 	if s := slowSpans(probes); s != nil {
 		t.Errorf("found %v", s)

@@ -134,10 +134,9 @@ func commandNice() int {
 }
 
 // stepBack runs the forks on a thread of its own that has the lower priority, and
-// the usual time slice:
-// whatever begins on it has that from its first instruction. The thread never
-// goes back, which would need a privilege. Where it may not step back, commands
-// run all the same.
+// the usual time slice: whatever begins on it has these from its first instruction.
+// The thread never goes back, which would need a privilege. Where it may not step
+// back, commands run all the same.
 func (r *runner) stepBack() {
 	runtime.LockOSThread()
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, r.nice) // of this thread alone
